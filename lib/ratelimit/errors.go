@@ -1,0 +1,20 @@
+package ratelimit
+
+import "errors"
+
+// Errors that callers branch on, with errors.Is. Only ErrStore concerns the outside; the others are mistakes in the call,
+// found before anything is stored.
+var (
+	// ErrPolicy means that a policy is out of bounds.
+	ErrPolicy = errors.New("ratelimit: policy not valid")
+	// ErrSubject means that a subject is blank, too long or not of the policy's kind.
+	ErrSubject = errors.New("ratelimit: subject not valid")
+	// ErrCost means that a cost is negative or above the limit.
+	ErrCost = errors.New("ratelimit: cost not valid")
+	// ErrCharges means that a decision has no charge, too many, or one policy and subject twice.
+	ErrCharges = errors.New("ratelimit: charges not valid")
+	// ErrSecret means that the secret is too short.
+	ErrSecret = errors.New("ratelimit: secret not valid")
+	// ErrStore means that the store didn't answer, or answered nonsense. Whether it charged is unknown.
+	ErrStore = errors.New("ratelimit: store failed")
+)

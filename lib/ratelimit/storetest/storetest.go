@@ -1,0 +1,682 @@
+// Package storetest holds the suite that every ratelimit.Store passes.
+package storetest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weirlimits/weir/lib/ratelimit"
+)
+
+// Secret is the limiter's secret in these tests.
+var Secret = []byte("a secret of tests, 32 bytes long")
+
+// Start is when a test's clock begins: the edge of a minute, an hour and a day.
+var Start = time.Date(2031, time.March, 4, 0, 0, 0, 0, time.UTC)
+
+// Clock is a time that tests set. It may be used by many goroutines.
+type Clock struct{ micros atomic.Int64 }
+
+// NewClock makes a Clock that shows Start.
+func NewClock() *Clock {
+	clock := &Clock{}
+	clock.At(0)
+	return clock
+}
+
+// Now gives the time that the clock shows.
+func (c *Clock) Now() time.Time { return time.UnixMicro(c.micros.Load()) }
+
+// At sets the clock to an offset from Start.
+func (c *Clock) At(offset time.Duration) { c.micros.Store(Start.Add(offset).UnixMicro()) }
+
+// Harness is a Store with what the suite has to see of it besides its methods.
+type Harness struct {
+	Store  ratelimit.Store
+	Audits func() []ratelimit.Audit // all of them, oldest first
+	Writes func() int64             // rows written so far, audit included; only RunWrites needs it
+
+	// Streams is how many random streams are played. Zero means 500; a store behind a slow server takes fewer.
+	Streams int
+}
+
+// Open makes an empty store that takes its time from now.
+type Open func(t *testing.T, now func() time.Time) Harness
+
+// RunWrites tests how many rows the store that open makes writes. It is apart from Run because some databases can't tell.
+func RunWrites(t *testing.T, open Open) {
+	run(t, open, []test{
+		{"a refusal after the first writes no row", refusalsWriteNothing},
+		{"a cost of 0 writes no row", peeksWriteNothing},
+	})
+}
+
+// Run tests the store that open makes.
+func Run(t *testing.T, open Open) {
+	run(t, open, []test{
+		{"a limit admits exactly its units and says what is left", limitIsExact},
+		{"a refusal neither counts nor extends the wait", refusalsDoNotExtend},
+		{"the window's end is fixed when it begins", windowsAreAligned},
+		{"both sides of an edge may be full, and never more", edgeTakesTwoWindows},
+		{"waiting exactly the time that a refusal names is enough, and less is not", retryAfterIsExact},
+		{"a decision charges all of its limits or none", allOrNothing},
+		{"an attempt counts even when another limit refuses it", everyAttempt},
+		{"a limit that refuses is never charged, though it counts every attempt", refusedAttemptIsFree},
+		{"a cost is charged whole or refused whole", costs},
+		{"a cost of 0 tells what is left and takes nothing", peeks},
+		{"a changed limit takes effect at the next decision", changedLimit},
+		{"a window of a century is limited and audited like any other", longestWindow},
+		{"the first refusal of a window is audited, later ones are not", auditsFirstRefusal},
+		{"what is charged under one policy or subject leaves others alone", keysAreApart},
+		{"a charge is given back once", givesBackOnce},
+		{"a charge of a window that is over is not given back", givesBackOnlyWhatStands},
+		{"giving back leaves the charges of others", givesBackOnlyItsOwn},
+		{"a clock that steps back grants nothing and locks nobody out", clockStepsBack},
+		{"a clock that swings grants at most one window more", clockSwings},
+		{"sixteen limits fit one decision", manyLimits},
+		{"20 at once at a limit of 10: 10 pass and one refusal is audited", concurrentExact},
+		{"concurrent decisions over several limits charge exactly what they admit", concurrentMixed},
+		{"50 at once give one charge back once", concurrentGiveBack},
+		{"random streams agree with a model that keeps every event", randomStreams},
+	})
+}
+
+type test struct {
+	name string
+	test func(*testing.T, *suite)
+}
+
+func run(t *testing.T, open Open, tests []test) {
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			clock := NewClock()
+			harness := open(t, clock.Now)
+			limiter, err := ratelimit.New(harness.Store, Secret)
+			if err != nil {
+				t.Fatal(err)
+			}
+			test.test(t, &suite{t: t, clock: clock, limiter: limiter, Harness: harness})
+		})
+	}
+}
+
+type suite struct {
+	t       *testing.T
+	clock   *Clock
+	limiter *ratelimit.Limiter
+	Harness
+}
+
+func fixed(name string, limit int64, window time.Duration) ratelimit.Policy {
+	return ratelimit.Policy{Name: name, Algorithm: ratelimit.FixedWindow, Limit: limit, Window: window}
+}
+
+func (s *suite) decide(charges ...ratelimit.Charge) ratelimit.Decision {
+	s.t.Helper()
+	decision, err := s.limiter.Decide(context.Background(), charges...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return decision
+}
+
+// play takes one decision after another and compares each with what the script says.
+func (s *suite) play(policy ratelimit.Policy, script []move) {
+	s.t.Helper()
+	for i, move := range script {
+		s.clock.At(move.at)
+		cost := move.cost
+		if cost == 0 {
+			cost = 1
+		}
+		got := s.decide(policy.ChargeN("someone", cost))
+		limit := got.Limits[0]
+		if got.Allowed != move.allowed || limit.Allowed != move.allowed || limit.Remaining != move.remaining {
+			s.t.Fatalf("move %d at %v: allowed %t with %d left, want %t with %d",
+				i, move.at, got.Allowed, limit.Remaining, move.allowed, move.remaining)
+		}
+		if got.RetryAfter != move.retry || limit.RetryAfter != move.retry {
+			s.t.Fatalf("move %d at %v: retry after %v and %v, want %v", i, move.at, got.RetryAfter, limit.RetryAfter, move.retry)
+		}
+		if limit.Reset <= 0 || limit.Reset > policy.Window {
+			s.t.Fatalf("move %d at %v: reset in %v, window %v", i, move.at, limit.Reset, policy.Window)
+		}
+	}
+}
+
+// move is one request of a script. The zero cost stands for 1.
+type move struct {
+	at        time.Duration
+	cost      int64
+	allowed   bool
+	remaining int64
+	retry     time.Duration
+}
+
+// A03, A05
+func limitIsExact(t *testing.T, s *suite) {
+	s.play(fixed("five", 5, time.Minute), []move{
+		{at: 0, allowed: true, remaining: 4},
+		{at: 1 * time.Second, allowed: true, remaining: 3},
+		{at: 2 * time.Second, allowed: true, remaining: 2},
+		{at: 3 * time.Second, allowed: true, remaining: 1},
+		{at: 4 * time.Second, allowed: true, remaining: 0},
+		{at: 40 * time.Second, remaining: 0, retry: 20 * time.Second},
+		{at: 60*time.Second - time.Millisecond, remaining: 0, retry: time.Millisecond},
+		{at: 60 * time.Second, allowed: true, remaining: 4},
+	})
+	s.play(fixed("one", 1, time.Minute), []move{
+		{at: 60 * time.Second, allowed: true},
+		{at: 61 * time.Second, retry: 59 * time.Second},
+	})
+}
+
+// A09, E04
+func refusalsDoNotExtend(t *testing.T, s *suite) {
+	script := []move{{at: 0, allowed: true}}
+	for second := 1; second <= 9; second++ {
+		at := time.Duration(second) * time.Second
+		script = append(script, move{at: at, retry: 10*time.Second - at})
+	}
+	script = append(script, move{at: 10 * time.Second, allowed: true})
+	s.play(fixed("one", 1, 10*time.Second), script)
+}
+
+// A10, C13
+func windowsAreAligned(t *testing.T, s *suite) {
+	var script []move
+	for i := range 10 {
+		at := time.Duration(i) * 50 * time.Second
+		remaining := int64(4)
+		if i > 0 && at/time.Minute == (at-50*time.Second)/time.Minute {
+			remaining = 3
+		}
+		script = append(script, move{at: at, allowed: true, remaining: remaining})
+	}
+	s.play(fixed("five", 5, time.Minute), script)
+}
+
+// A12
+func edgeTakesTwoWindows(t *testing.T, s *suite) {
+	policy := fixed("five", 5, time.Minute)
+	passed := 0
+	for _, at := range []time.Duration{59500 * time.Millisecond, 60500 * time.Millisecond} {
+		s.clock.At(at)
+		for range 8 {
+			if s.decide(policy.Charge("someone")).Allowed {
+				passed++
+			}
+		}
+	}
+	if passed != 10 {
+		t.Fatalf("%d passed around the edge, want 5 on each side", passed)
+	}
+}
+
+// A07
+func retryAfterIsExact(t *testing.T, s *suite) {
+	random := seeded(t)
+	policy := fixed("three", 3, 7*time.Second)
+	at := time.Duration(0)
+	refusals := 0
+	for range 200 {
+		at += time.Duration(random.IntN(2000)) * time.Millisecond
+		s.clock.At(at)
+		decision := s.decide(policy.Charge("someone"))
+		if decision.Allowed {
+			continue
+		}
+		refusals++
+		s.clock.At(at + decision.RetryAfter - time.Millisecond)
+		if s.decide(policy.Charge("someone")).Allowed {
+			t.Fatalf("refused at %v, and passed 1 ms before the wait of %v was over", at, decision.RetryAfter)
+		}
+		at += decision.RetryAfter
+		s.clock.At(at)
+		if !s.decide(policy.Charge("someone")).Allowed {
+			t.Fatalf("still refused at %v, after the whole wait of %v", at, decision.RetryAfter)
+		}
+	}
+	if refusals < 20 {
+		t.Fatalf("only %d refusals: the stream doesn't test the wait", refusals)
+	}
+}
+
+func allOrNothing(t *testing.T, s *suite) {
+	wide, narrow := fixed("wide", 10, time.Hour), fixed("narrow", 2, time.Minute)
+	for range 2 {
+		if !s.decide(wide.Charge("a"), narrow.Charge("b")).Allowed {
+			t.Fatal("refused within both limits")
+		}
+	}
+	for range 5 {
+		refused := s.decide(wide.Charge("a"), narrow.Charge("b"))
+		if refused.Allowed || !refused.Limits[0].Allowed || refused.Limits[1].Allowed {
+			t.Fatalf("got %+v, want the second limit alone to refuse", refused)
+		}
+		if refused.Limits[0].Remaining != 8 || refused.Limits[1].Remaining != 0 {
+			t.Fatalf("%d and %d left, want 8 and 0: a refusal charged a limit",
+				refused.Limits[0].Remaining, refused.Limits[1].Remaining)
+		}
+		if refused.RetryAfter != time.Minute || refused.Limits[0].RetryAfter != 0 {
+			t.Fatalf("retry after %v, of them %v for the limit that allows", refused.RetryAfter, refused.Limits[0].RetryAfter)
+		}
+	}
+}
+
+func everyAttempt(t *testing.T, s *suite) {
+	attempts, locked := fixed("attempts", 4, time.Hour), fixed("locked", 1, time.Minute)
+	attempts.Count = ratelimit.EveryAttempt
+	s.decide(locked.Charge("account"))
+	for left := int64(3); left >= 0; left-- {
+		refused := s.decide(attempts.Charge("address"), locked.Charge("account"))
+		if refused.Allowed || !refused.Limits[0].Allowed || refused.Limits[0].Remaining != left {
+			t.Fatalf("got %+v, want a refusal that leaves %d attempts", refused, left)
+		}
+		// The wait covers this decision's own charges: the last attempt is used up for an hour.
+		want := time.Minute
+		if left == 0 {
+			want = time.Hour
+		}
+		if refused.RetryAfter != want {
+			t.Fatalf("retry after %v with %d attempts left, want %v", refused.RetryAfter, left, want)
+		}
+	}
+	refused := s.decide(attempts.Charge("address"), locked.Charge("other account"))
+	if refused.Allowed || refused.Limits[0].Allowed || refused.Limits[1].Remaining != 1 {
+		t.Fatalf("got %+v, want the attempts to refuse and the account to keep its unit", refused)
+	}
+}
+
+func refusedAttemptIsFree(t *testing.T, s *suite) {
+	attempts := fixed("attempts", 5, time.Minute)
+	attempts.Count = ratelimit.EveryAttempt
+	s.decide(attempts.ChargeN("address", 4))
+	if got := s.decide(attempts.ChargeN("address", 2)); got.Allowed || got.Limits[0].Remaining != 1 {
+		t.Fatalf("got %+v, want a refusal that leaves 1", got)
+	}
+	if got := s.decide(attempts.Charge("address")); !got.Allowed {
+		t.Fatal("the unit that was left is refused")
+	}
+}
+
+// A16, A17
+func costs(t *testing.T, s *suite) {
+	policy := fixed("ten", 10, time.Minute)
+	s.play(policy, []move{
+		{cost: 4, allowed: true, remaining: 6},
+		{cost: 7, remaining: 6, retry: time.Minute},
+		{cost: 6, allowed: true, remaining: 0},
+		{cost: 1, remaining: 0, retry: time.Minute},
+	})
+}
+
+// A17
+func peeks(t *testing.T, s *suite) {
+	policy := fixed("two", 2, time.Minute)
+	for used := range int64(3) {
+		for range 3 {
+			if got := s.decide(policy.ChargeN("someone", 0)); !got.Allowed || got.Limits[0].Remaining != 2-used {
+				t.Fatalf("a peek with %d used answers %+v", used, got)
+			}
+		}
+		s.decide(policy.Charge("someone"))
+	}
+}
+
+// A17
+func peeksWriteNothing(t *testing.T, s *suite) {
+	policy := fixed("two", 2, time.Minute)
+	for range 3 {
+		before := s.Writes()
+		s.decide(policy.ChargeN("someone", 0))
+		if wrote := s.Writes() - before; wrote != 0 {
+			t.Fatalf("a peek wrote %d rows", wrote)
+		}
+		s.decide(policy.Charge("someone"))
+	}
+}
+
+// A20
+func changedLimit(t *testing.T, s *suite) {
+	policy := fixed("changing", 10, time.Minute)
+	s.decide(policy.ChargeN("someone", 8))
+	policy.Limit = 5
+	if got := s.decide(policy.Charge("someone")); got.Allowed || got.Limits[0].Remaining != 0 || got.RetryAfter != time.Minute {
+		t.Fatalf("8 used of a limit lowered to 5: %+v", got)
+	}
+	policy.Limit = 20
+	if got := s.decide(policy.Charge("someone")); !got.Allowed || got.Limits[0].Remaining != 11 {
+		t.Fatalf("8 used of a limit raised to 20: %+v", got)
+	}
+}
+
+// A18: the window that began in 1970 is still open.
+func longestWindow(t *testing.T, s *suite) {
+	policy := fixed("century", 1, ratelimit.MaxWindow)
+	first, second := s.decide(policy.Charge("someone")), s.decide(policy.Charge("someone"))
+	s.decide(policy.Charge("someone"))
+	if !first.Allowed || second.Allowed || second.RetryAfter <= 30*365*24*time.Hour || len(s.Audits()) != 1 {
+		t.Fatalf("allowed %t, then %t for %v, with %d audit rows", first.Allowed, second.Allowed, second.RetryAfter, len(s.Audits()))
+	}
+}
+
+// A50, B5
+func auditsFirstRefusal(t *testing.T, s *suite) {
+	policy := fixed("ten", 10, time.Minute)
+	for window := range 3 {
+		s.clock.At(time.Duration(window)*time.Minute + 5*time.Second)
+		s.decide(policy.ChargeN("someone", 9))
+		if got := len(s.Audits()); got != window {
+			t.Fatalf("%d audit rows before the refusal, want %d", got, window)
+		}
+		for range 30 {
+			s.decide(policy.ChargeN("someone", 3)) // jumps over the limit from below it
+		}
+		audits := s.Audits()
+		if len(audits) != window+1 {
+			t.Fatalf("%d audit rows after window %d, want %d", len(audits), window, window+1)
+		}
+		last := audits[window]
+		if last.Policy != "ten" || last.AtMicros != s.clock.Now().UnixMicro() || last.Used != 9 {
+			t.Fatalf("audited %+v", last)
+		}
+	}
+	s.clock.At(10 * time.Minute)
+	s.decide(policy.Charge("someone"))
+	if got := len(s.Audits()); got != 3 {
+		t.Fatalf("%d audit rows after a window without refusals, want 3", got)
+	}
+}
+
+func refusalsWriteNothing(t *testing.T, s *suite) {
+	first, second := fixed("first", 1, time.Minute), fixed("second", 5, time.Minute)
+	for _, want := range []int64{2, 2, 0, 0, 0} { // two charges; the mark and the audit row; nothing
+		before := s.Writes()
+		s.decide(first.Charge("someone"), second.Charge("someone"))
+		if got := s.Writes() - before; got != want {
+			t.Fatalf("a decision wrote %d rows, want %d", got, want)
+		}
+	}
+}
+
+// A44, A45
+func keysAreApart(t *testing.T, s *suite) {
+	long := make([]byte, 300)
+	for i := range long {
+		long[i] = 'x'
+	}
+	charges := []ratelimit.Charge{
+		fixed("p", 1, time.Minute).Charge("x.y"),
+		fixed("p.x", 1, time.Minute).Charge("y"),
+		fixed("p", 1, time.Minute).Charge("203.0.113.9"),
+		fixed("q", 1, time.Minute).Charge("203.0.113.9"),
+		fixed("p", 1, time.Minute).Charge(string(long)), // A43: equal in all but their last byte
+		fixed("p", 1, time.Minute).Charge(string(long[1:]) + "y"),
+	}
+	address := fixed("p", 1, time.Minute)
+	address.Subject = ratelimit.Address
+	charges = append(charges, address.Charge("203.0.113.9"))
+	for i, charge := range charges {
+		if got := s.decide(charge); !got.Allowed {
+			t.Fatalf("charge %d meets the counter of another", i)
+		}
+		if got := s.decide(charge); got.Allowed {
+			t.Fatalf("charge %d has no counter", i)
+		}
+	}
+}
+
+func (s *suite) giveBack(limit ratelimit.LimitResult) {
+	s.t.Helper()
+	if err := s.limiter.GiveBack(context.Background(), limit.Reservation); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *suite) remaining(policy ratelimit.Policy, want int64) {
+	s.t.Helper()
+	if got := s.decide(policy.ChargeN("someone", 0)).Limits[0].Remaining; got != want {
+		s.t.Fatalf("%d left, want %d", got, want)
+	}
+}
+
+func givesBackOnce(t *testing.T, s *suite) {
+	policy := fixed("eight", 8, time.Minute)
+	s.decide(policy.ChargeN("someone", 3))
+	mine := s.decide(policy.ChargeN("someone", 2)).Limits[0]
+	s.remaining(policy, 3)
+	s.giveBack(mine)
+	s.remaining(policy, 5)
+	s.giveBack(mine)
+	s.remaining(policy, 5)
+	s.giveBack(ratelimit.LimitResult{}) // names no charge
+	s.remaining(policy, 5)
+}
+
+func givesBackOnlyWhatStands(t *testing.T, s *suite) {
+	policy := fixed("eight", 8, time.Minute)
+	s.clock.At(59 * time.Second)
+	old := s.decide(policy.ChargeN("someone", 5)).Limits[0]
+	s.clock.At(61 * time.Second)
+	s.decide(policy.ChargeN("someone", 4))
+	s.giveBack(old)
+	s.remaining(policy, 4)
+	s.clock.At(59 * time.Second) // even when the clock goes back to the window of the charge
+	s.giveBack(old)
+	s.remaining(policy, 4)
+}
+
+func givesBackOnlyItsOwn(t *testing.T, s *suite) {
+	policy := fixed("eight", 8, time.Minute)
+	var wrong int64
+	for range 4 {
+		s.decide(policy.Charge("someone")) // a wrong password
+		wrong++
+		right := s.decide(policy.Charge("someone")).Limits[0]
+		s.giveBack(right)
+		s.remaining(policy, 8-wrong)
+	}
+}
+
+// A13
+func clockStepsBack(t *testing.T, s *suite) {
+	policy := fixed("five", 5, time.Minute)
+	hour := -time.Hour
+	s.play(policy, []move{
+		{at: 30 * time.Second, allowed: true, remaining: 4},
+		{at: hour + 30*time.Second, allowed: true, remaining: 3},
+		{at: hour + 31*time.Second, cost: 3, allowed: true, remaining: 0},
+		{at: hour + 32*time.Second, remaining: 0, retry: 28 * time.Second},
+		{at: hour + 60*time.Second, allowed: true, remaining: 4},
+	})
+	// Exhausted, then the clock steps back: the first refusal moves the key along, so it waits for one window at most.
+	policy.Name = "exhausted"
+	s.play(policy, []move{
+		{at: 20 * time.Second, cost: 5, allowed: true},
+		{at: 21 * time.Second, retry: 39 * time.Second},
+		{at: hour + 50*time.Second, retry: 10 * time.Second},
+		{at: hour + 51*time.Second, retry: 9 * time.Second},
+		{at: hour + 60*time.Second, allowed: true, remaining: 4},
+	})
+	// A small step within the window changes nothing.
+	policy.Name = "small-step"
+	s.play(policy, []move{
+		{at: 20 * time.Second, cost: 4, allowed: true, remaining: 1},
+		{at: 19 * time.Second, allowed: true, remaining: 0},
+		{at: 18 * time.Second, retry: 42 * time.Second},
+		{at: 17 * time.Second, retry: 43 * time.Second},
+		{at: 60 * time.Second, allowed: true, remaining: 4},
+	})
+}
+
+// A13
+func clockSwings(t *testing.T, s *suite) {
+	policy := fixed("five", 5, time.Minute)
+	passed := 0
+	for swing := range 20 {
+		for _, base := range []time.Duration{0, -time.Hour} {
+			s.clock.At(base + 10*time.Second + time.Duration(swing)*time.Second)
+			for range 7 {
+				if s.decide(policy.Charge("someone")).Allowed {
+					passed++
+				}
+			}
+		}
+	}
+	if passed < 5 || passed > 10 {
+		t.Fatalf("%d passed while the clock swung 20 times, want 5 to 10", passed)
+	}
+}
+
+func manyLimits(t *testing.T, s *suite) {
+	var charges []ratelimit.Charge
+	for i := range ratelimit.MaxCharges {
+		charges = append(charges, fixed(fmt.Sprintf("limit-%d", i), int64(20-i), time.Minute).Charge("someone"))
+	}
+	for round := range 6 {
+		got := s.decide(charges...)
+		if want := round < 5; got.Allowed != want {
+			t.Fatalf("round %d: allowed %t; the tightest limit is 5", round, got.Allowed)
+		}
+		for i, limit := range got.Limits {
+			if want := int64(20 - i - min(round+1, 5)); limit.Remaining != want || limit.Policy != charges[i].Policy {
+				t.Fatalf("round %d: limit %d has %d left, want %d", round, i, limit.Remaining, want)
+			}
+		}
+	}
+}
+
+// A01, A02, B3
+func concurrentExact(t *testing.T, s *suite) {
+	policy := fixed("ten", 10, time.Minute)
+	var passed atomic.Int64
+	together(20, func(int) {
+		if s.decide(policy.Charge("someone")).Allowed {
+			passed.Add(1)
+		}
+	})
+	if passed.Load() != 10 || len(s.Audits()) != 1 {
+		t.Fatalf("%d passed and %d audit rows, want 10 and 1", passed.Load(), len(s.Audits()))
+	}
+}
+
+func concurrentMixed(t *testing.T, s *suite) {
+	address, account, total := fixed("address", 40, time.Minute), fixed("account", 30, time.Minute), fixed("total", 50, time.Minute)
+	address.Count = ratelimit.EveryAttempt
+	const workers, each = 16, 12
+	var admitted [2]atomic.Int64 // by account
+	together(workers, func(worker int) {
+		who := worker % 2
+		for range each {
+			d := s.decide(address.Charge("a"+fmt.Sprint(worker%3)), account.Charge("b"+fmt.Sprint(who)), total.Charge("all"))
+			if d.Allowed {
+				admitted[who].Add(1)
+			}
+		}
+	})
+	sum := admitted[0].Load() + admitted[1].Load()
+	if sum != 50 {
+		t.Fatalf("%d admitted by the limit of 50 that all share", sum)
+	}
+	for who := range admitted {
+		left := s.decide(account.ChargeN("b"+fmt.Sprint(who), 0)).Limits[0].Remaining
+		if want := 30 - admitted[who].Load(); left != want {
+			t.Fatalf("account %d has %d left, but %d of its 30 were admitted", who, left, admitted[who].Load())
+		}
+	}
+	seen := map[int64]int{}
+	for _, audit := range s.Audits() {
+		if seen[audit.Key]++; seen[audit.Key] > 1 {
+			t.Fatalf("two audit rows for one key and window: %+v", audit)
+		}
+	}
+}
+
+func concurrentGiveBack(t *testing.T, s *suite) {
+	policy := fixed("eight", 8, time.Minute)
+	s.decide(policy.ChargeN("someone", 5))
+	mine := s.decide(policy.Charge("someone")).Limits[0]
+	together(50, func(int) { s.giveBack(mine) })
+	s.remaining(policy, 3)
+}
+
+func together(workers int, work func(worker int)) {
+	start := make(chan struct{})
+	var group sync.WaitGroup
+	for worker := range workers {
+		group.Go(func() {
+			<-start
+			work(worker)
+		})
+	}
+	close(start)
+	group.Wait()
+}
+
+// B4, C1. The model keeps every admitted event and counts anew for each request; it shares no code with the package.
+func randomStreams(t *testing.T, s *suite) {
+	random := seeded(t)
+	for stream := range cmp.Or(s.Streams, 500) {
+		limit, window := 1+random.Int64N(12), time.Duration(1+random.Int64N(90))*time.Second
+		policy := fixed(fmt.Sprintf("stream-%d", stream), limit, window)
+		type event struct{ at, cost int64 }
+		var admitted []event
+		offset := time.Duration(random.Int64N(int64(time.Hour))).Truncate(time.Millisecond)
+		for request := range 25 {
+			switch random.IntN(6) {
+			case 0: // the same instant
+			case 1: // the edge of the window, from below
+				offset = offset.Truncate(time.Millisecond)
+				now := Start.Add(offset).UnixMilli()
+				offset += time.Duration(window.Milliseconds()-now%window.Milliseconds()-1) * time.Millisecond
+			default:
+				offset += time.Duration(random.Int64N(int64(window)/3 + 1)).Truncate(time.Millisecond)
+			}
+			s.clock.At(offset)
+			cost := random.Int64N(limit + 1)
+			now := Start.Add(offset).UnixMilli()
+			opened := now - now%window.Milliseconds()
+			var stands int64
+			for _, e := range admitted {
+				if e.at >= opened {
+					stands += e.cost
+				}
+			}
+			want := stands+cost <= limit
+			if want {
+				admitted = append(admitted, event{now, cost})
+				stands += cost
+			}
+			got := s.decide(policy.ChargeN("someone", cost))
+			if got.Allowed != want || got.Limits[0].Remaining != limit-stands {
+				t.Fatalf("stream %d, request %d: allowed %t with %d left, the model says %t with %d (limit %d, window %v, cost %d)",
+					stream, request, got.Allowed, got.Limits[0].Remaining, want, limit-stands, limit, window, cost)
+			}
+			if reset := got.Limits[0].Reset.Milliseconds(); reset != opened+window.Milliseconds()-now {
+				t.Fatalf("stream %d, request %d: reset in %d ms, the window ends in %d", stream, request, reset, opened+window.Milliseconds()-now)
+			}
+		}
+		// The promise itself, on the admitted times alone: no window holds more than the limit.
+		perWindow := map[int64]int64{}
+		for _, e := range admitted {
+			perWindow[e.at/window.Milliseconds()] += e.cost
+			if perWindow[e.at/window.Milliseconds()] > limit {
+				t.Fatalf("stream %d admitted more than %d in one window", stream, limit)
+			}
+		}
+	}
+}
+
+// seeded gives a source of random numbers and prints its seed, so that a failure can be played again.
+func seeded(t *testing.T) *rand.Rand {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
