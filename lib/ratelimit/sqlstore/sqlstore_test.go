@@ -1,0 +1,371 @@
+package sqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/migration"
+	"github.com/weirlimits/weir/lib/ratelimit"
+	"github.com/weirlimits/weir/lib/ratelimit/sqlstore"
+	"github.com/weirlimits/weir/lib/ratelimit/storetest"
+	"github.com/weirlimits/weir/lib/testkit/hrana"
+	"github.com/weirlimits/weir/lib/testkit/turso"
+)
+
+func openDatabase(t testing.TB, url string) *database.DB {
+	t.Helper()
+	db, err := database.Open(database.Config{URL: url, Deadline: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	if _, err := migration.Up(context.Background(), db); err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+func openFile(t testing.TB) *database.DB {
+	t.Helper()
+	return openDatabase(t, "file:"+filepath.Join(t.TempDir(), "weir.db"))
+}
+
+func harness(t *testing.T, db *database.DB, now func() time.Time) storetest.Harness {
+	return storetest.Harness{
+		Store:  sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults, Now: now}),
+		Audits: func() []ratelimit.Audit { return audits(t, db.DB) },
+		Writes: func() int64 { return number(t, db.DB, "SELECT total_changes()") },
+	}
+}
+
+func audits(t *testing.T, db *sql.DB) (all []ratelimit.Audit) {
+	t.Helper()
+	rows, err := db.Query("SELECT at_micros, policy, key, used FROM rate_limit_audit ORDER BY id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var audit ratelimit.Audit
+		if err := rows.Scan(&audit.AtMicros, &audit.Policy, &audit.Key, &audit.Used); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, audit)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func number(t testing.TB, db *sql.DB, query string) (n int64) {
+	t.Helper()
+	if err := db.QueryRow(query).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestStoreInAFile(t *testing.T) {
+	storetest.Run(t, func(t *testing.T, now func() time.Time) storetest.Harness {
+		return harness(t, openFile(t), now)
+	})
+	storetest.RunWrites(t, func(t *testing.T, now func() time.Time) storetest.Harness {
+		db := openFile(t)
+		db.SetMaxOpenConns(1) // total_changes() counts for one connection
+		return harness(t, db, now)
+	})
+}
+
+func TestStoreOverHrana(t *testing.T) {
+	storetest.Run(t, func(t *testing.T, now func() time.Time) storetest.Harness {
+		h := harness(t, openDatabase(t, hrana.Start(t, hrana.Config{}).URL), now)
+		h.Streams = 50
+		return h
+	})
+}
+
+func TestStoreOnTurso(t *testing.T) {
+	turso.Require(t)
+	open := func(t *testing.T, now func() time.Time) storetest.Harness {
+		h := harness(t, openDatabase(t, turso.Start(t).URL), now)
+		h.Streams = 25
+		return h
+	}
+	storetest.Run(t, open)
+	storetest.RunWrites(t, open)
+}
+
+// A14, B7 of the limits: without an injected clock it is the database's that decides, in whole milliseconds.
+func TestTheDatabasesClockDecides(t *testing.T) {
+	for name, db := range everyDatabase(t) {
+		t.Run(name, func(t *testing.T) {
+			store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults})
+			before := number(t, db.DB, "SELECT unixepoch()")
+			rows, err := store.Decide(t.Context(), []ratelimit.Entry{entry(1, "a", 5, time.Hour)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			after := number(t, db.DB, "SELECT unixepoch()")
+			now := rows[0].NowMicros
+			if now/1_000_000 < before || now/1_000_000 > after || now%1000 != 0 {
+				t.Fatalf("decided at %d µs, the database's clock went from %d s to %d s", now, before, after)
+			}
+			if rows[0].State.HighMicros != now || rows[0].State.BehindMicros != 0 || !rows[0].Charged {
+				t.Fatalf("got %+v", rows[0])
+			}
+		})
+	}
+}
+
+func everyDatabase(t *testing.T) map[string]*database.DB {
+	t.Helper()
+	databases := map[string]*database.DB{
+		"file":  openFile(t),
+		"hrana": openDatabase(t, hrana.Start(t, hrana.Config{}).URL),
+	}
+	turso.Require(t)
+	databases["turso"] = openDatabase(t, turso.Start(t).URL)
+	return databases
+}
+
+func entry(key int64, policy string, limit int64, window time.Duration) ratelimit.Entry {
+	return ratelimit.Entry{
+		Key:    key,
+		Policy: ratelimit.Policy{Name: policy, Algorithm: ratelimit.FixedWindow, Limit: limit, Window: window},
+		Cost:   1,
+	}
+}
+
+// E3 of the requirements; B20: what decides is the writing statement, the read after it decides nothing.
+func TestADecisionIsOneRequestOfOneDecidingStatementAndOneRead(t *testing.T) {
+	server := hrana.Start(t, hrana.Config{})
+	db := openDatabase(t, server.URL)
+	store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults})
+	entries := []ratelimit.Entry{entry(1, "a", 2, time.Hour), entry(2, "b", 5, time.Hour), entry(3, "c", 9, time.Hour)}
+	for round := range 4 { // two admitted, the first refusal, a later one
+		before := len(server.Requests())
+		if _, err := store.Decide(t.Context(), entries); err != nil {
+			t.Fatal(err)
+		}
+		var deciding [][]hrana.Statement
+		for _, request := range server.Requests()[before:] {
+			if statements := request.Statements(); len(statements) > 0 { // the driver's closing request has none
+				deciding = append(deciding, statements)
+			}
+		}
+		if len(deciding) != 1 {
+			t.Fatalf("round %d took %d requests with statements, want 1", round, len(deciding))
+		}
+		var writes, reads int
+		for _, statement := range deciding[0] {
+			switch {
+			case strings.Contains(statement.SQL, "INSERT INTO rate_limits"):
+				writes++
+			case strings.HasPrefix(strings.TrimSpace(statement.SQL), "SELECT"):
+				reads++
+			case strings.EqualFold(strings.TrimSpace(statement.SQL), "ROLLBACK"): // the driver's, on failure only
+			default:
+				t.Errorf("round %d: unexpected statement %s", round, statement.SQL)
+			}
+		}
+		if writes != 1 || reads != 1 {
+			t.Fatalf("round %d has %d deciding statements and %d reads, want 1 and 1", round, writes, reads)
+		}
+	}
+}
+
+// B03, B08: a statement whose audit can't be written leaves no trace of itself.
+func TestAMarkWithoutItsAuditRowIsNotKept(t *testing.T) {
+	for name, db := range everyDatabase(t) {
+		t.Run(name, func(t *testing.T) {
+			store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults})
+			full, attempts := entry(1, "full", 1, time.Hour), entry(2, "attempts", 9, time.Hour)
+			attempts.Policy.Count = ratelimit.EveryAttempt
+			if _, err := store.Decide(t.Context(), []ratelimit.Entry{full, attempts}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := db.Exec("ALTER TABLE rate_limit_audit RENAME COLUMN used TO unused"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := db.Exec("DROP TRIGGER rate_limits_first_refusal"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := db.Exec(`CREATE TRIGGER refuse AFTER UPDATE OF refused_micros ON rate_limits
+				WHEN NEW.refused_micros <> OLD.refused_micros
+				BEGIN INSERT INTO rate_limit_audit (at_micros, policy, key, unused) VALUES (NULL, NEW.policy, NEW.key, 1); END`); err != nil {
+				t.Fatal(err)
+			}
+			for range 10 {
+				if _, err := store.Decide(t.Context(), []ratelimit.Entry{full, attempts}); err == nil {
+					t.Fatal("the audit row can't be written, and the decision succeeded")
+				}
+			}
+			if n := number(t, db.DB, "SELECT sum(refused_micros) FROM rate_limits"); n != 0 {
+				t.Error("the mark stayed without its audit row")
+			}
+			if n := number(t, db.DB, "SELECT used FROM rate_limits WHERE key = 2"); n != 1 {
+				t.Errorf("the attempts count %d, want the 1 from before: a failed decision charged", n)
+			}
+		})
+	}
+}
+
+// B12: the only column that may be NULL is one that nothing reads yet.
+func TestANullInEveryColumnThatAllowsItChangesNothing(t *testing.T) {
+	db := openFile(t)
+	store := sqlstore.New(db.DB, sqlstore.Config{})
+	if _, err := store.Decide(t.Context(), []ratelimit.Entry{entry(1, "a", 1, time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := db.Query(`SELECT name FROM pragma_table_info('rate_limits') WHERE "notnull" = 0 AND pk = 0`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	var nullable []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			t.Fatal(err)
+		}
+		nullable = append(nullable, name)
+	}
+	if !reflect.DeepEqual(nullable, []string{"log"}) {
+		t.Fatalf("nullable columns: %v", nullable)
+	}
+	if _, err := db.Exec("UPDATE rate_limits SET log = NULL"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := store.Decide(t.Context(), []ratelimit.Entry{entry(1, "a", 1, time.Hour)}); err != nil || got[0].Charged {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+}
+
+// A13, A20: rows that no version of Weir writes neither stop a decision nor admit more than a limit.
+func TestOddRowsNeitherStopADecisionNorOpenAHole(t *testing.T) {
+	const huge = 1<<63 - 1
+	now := time.Now().UnixMicro()
+	for name, db := range everyDatabase(t) {
+		for i, row := range [][5]int64{ // algorithm, high, behind, used, refused
+			{1, now, 0, huge, 0}, {9, now, 0, 3, 0}, {1, now, 0, -5, 0}, {1, huge, 0, 3, huge}, {1, 0, 0, 0, 0}, {1, now, now, 3, now},
+			{1, now + 1e15, 1e15, 3, 0},
+		} {
+			t.Run(fmt.Sprint(name, i), func(t *testing.T) {
+				key := int64(100 + i)
+				_, err := db.Exec(`INSERT INTO rate_limits (key, policy, algorithm, high_micros, behind_micros, used, rest, log, charged, refused_micros, expires_micros)
+					VALUES (?, 'a', ?, ?, ?, ?, 0, NULL, 0, ?, 0)`, key, row[0], row[1], row[2], row[3], row[4])
+				if err != nil {
+					t.Fatal(err)
+				}
+				store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults})
+				admitted := 0
+				for range 12 {
+					rows, err := store.Decide(t.Context(), []ratelimit.Entry{entry(key, "a", 5, 10*365*24*time.Hour)})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if rows[0].Charged {
+						admitted++
+					}
+				}
+				if admitted > 5 {
+					t.Fatalf("%d admitted by a limit of 5", admitted)
+				}
+			})
+		}
+	}
+}
+
+// B15: each placeholder has its argument, and none is numbered.
+func TestEveryStatementHasAsManyPlaceholdersAsArguments(t *testing.T) {
+	db := openFile(t)
+	for statement, arguments := range sqlstore.Statements {
+		if got := len(regexp.MustCompile(`\?`).FindAllString(statement, -1)); got != arguments {
+			t.Errorf("%d placeholders, %d arguments: %s", got, arguments, statement)
+		}
+		if regexp.MustCompile(`\?[0-9]`).MatchString(statement) {
+			t.Errorf("a numbered placeholder: %s", statement)
+		}
+		prepared, err := db.Prepare(statement)
+		if err != nil {
+			t.Errorf("%v: %s", err, statement)
+			continue
+		}
+		prepared.Close()
+	}
+}
+
+// Design: no index besides the primary key, because each one would double what a decision writes.
+func TestTheCountersHaveNoSecondIndex(t *testing.T) {
+	db := openFile(t)
+	if n := number(t, db.DB, "SELECT count(*) FROM sqlite_master WHERE type = 'index' AND tbl_name = 'rate_limits'"); n != 0 {
+		t.Fatalf("%d indexes", n)
+	}
+}
+
+func BenchmarkDecide(b *testing.B) {
+	for _, limits := range []int{1, 2, 3} {
+		b.Run(fmt.Sprintf("limits=%d", limits), func(b *testing.B) {
+			store := sqlstore.New(openFile(b).DB, sqlstore.Config{})
+			var charged, key int64
+			for b.Loop() {
+				key++
+				var entries []ratelimit.Entry
+				for i := range limits {
+					entries = append(entries, entry(int64(i)<<32|key%1000, fmt.Sprintf("p%d", i), 1_000_000, time.Hour))
+				}
+				rows, err := store.Decide(b.Context(), entries)
+				if err != nil {
+					b.Fatal(err)
+				}
+				for _, row := range rows {
+					if row.Charged {
+						charged++
+					}
+				}
+			}
+			if charged != key*int64(limits) {
+				b.Fatalf("%d of %d charged: the benchmark measures refusals", charged, key*int64(limits))
+			}
+		})
+	}
+	b.Run("refused", func(b *testing.B) {
+		store := sqlstore.New(openFile(b).DB, sqlstore.Config{})
+		var admitted int
+		for b.Loop() {
+			rows, err := store.Decide(b.Context(), []ratelimit.Entry{entry(1, "p", 1, 100*365*24*time.Hour)})
+			if err != nil {
+				b.Fatal(err)
+			}
+			if rows[0].Charged {
+				admitted++
+			}
+		}
+		if admitted != 1 {
+			b.Fatalf("%d admitted", admitted)
+		}
+	})
+	b.Run("plain-upsert", func(b *testing.B) {
+		db := openFile(b)
+		insert, err := db.Prepare(`INSERT INTO rate_limits VALUES (?, 'p', 1, 1, 0, 1, 0, NULL, 1, 0, 1) ON CONFLICT (key) DO UPDATE SET used = used + 1`)
+		if err != nil {
+			b.Fatal(err)
+		}
+		var key int64
+		for b.Loop() {
+			key++
+			if _, err := insert.Exec(key % 1000); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
