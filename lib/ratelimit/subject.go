@@ -50,7 +50,7 @@ var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
 // CanonicalAddress brings an IP address into the form that limits count by. A port and brackets are dropped. An IPv4
 // address inside IPv6, mapped (RFC 4291, section 2.5.5.2) or translated (RFC 6052), is the IPv4 address. Any other IPv6
-// address is cut to its first 64 bits, since one subscriber has at least that many addresses (RFC 6177). An address with
+// address is cut to its first 64 bits, the rest being zero, since one subscriber has at least that many addresses (RFC 6177). An address with
 // a zone, with leading zeros in IPv4, or that isn't one at all is an error that matches ErrSubject.
 func CanonicalAddress(text string) (string, error) {
 	address, err := parseAddress(strings.TrimSpace(text))
@@ -69,7 +69,7 @@ func CanonicalAddress(text string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrSubject, err)
 	}
-	return network.String(), nil
+	return network.Addr().String(), nil
 }
 
 func parseAddress(text string) (netip.Addr, error) {

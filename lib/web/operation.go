@@ -1,0 +1,303 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"unicode/utf8"
+
+	"github.com/weirlimits/weir/lib/ratelimit"
+)
+
+// Operation is one method of a resource: made by Body or Query.
+//
+// Its limits are decided in one round trip before it runs: the policies by address always, and what the input adds. A
+// request whose input is malformed, too large or sent from another site's page costs the address as much as any other,
+// and nothing else.
+type Operation struct {
+	limits   []ratelimit.Policy
+	maxBytes int64 // of the body; 0: it is not read
+	prepare  func(call *Call, body []byte) (prepared, error)
+}
+
+// prepared is what the input of one request asks for.
+type prepared struct {
+	charges []ratelimit.Charge
+	run     func() (Reply, error)
+}
+
+// Body makes an operation whose input is a JSON object that fits T: no unknown fields, none twice, nothing behind it. Its
+// Content-Type doesn't matter.
+//
+// Limits are charged to the client's address; with none of them the address isn't needed. maxBytes bounds the body;
+// 0 means MaxBodyBytes. Charges names what the input is charged to besides, and may refuse the input with an error; nil
+// means no more charges. A subject that its policy can't read refuses the input too. Run does the work. Of an error that
+// is no Problem the client learns nothing; the log gets its text, which must name nobody.
+func Body[T any](limits []ratelimit.Policy, maxBytes int64, charges func(*Call, T) ([]ratelimit.Charge, error),
+	run func(*Call, T) (Reply, error)) Operation {
+	if maxBytes == 0 {
+		maxBytes = MaxBodyBytes
+	}
+	prepare := func(call *Call, body []byte) (prepared, error) {
+		var in T
+		if err := decode(body, &in); err != nil {
+			return prepared{}, err
+		}
+		out := prepared{run: func() (Reply, error) { return run(call, in) }}
+		if charges == nil {
+			return out, nil
+		}
+		var err error
+		out.charges, err = charges(call, in)
+		return out, err
+	}
+	return Operation{limits, maxBytes, prepare}
+}
+
+// Query makes an operation whose input is in the URL, the header or nowhere; a body is not read. See Body.
+func Query(limits []ratelimit.Policy, charges func(*Call) ([]ratelimit.Charge, error),
+	run func(*Call) (Reply, error)) Operation {
+	prepare := func(call *Call, _ []byte) (prepared, error) {
+		out := prepared{run: func() (Reply, error) { return run(call) }}
+		if charges == nil {
+			return out, nil
+		}
+		var err error
+		out.charges, err = charges(call)
+		return out, err
+	}
+	return Operation{limits, 0, prepare}
+}
+
+// Call is one request on its way through an operation. It belongs to one goroutine.
+type Call struct {
+	Request *http.Request
+	// Address is the client's address as limits count it, for example "203.0.113.9" or, standing for its whole /64,
+	// "2001:db8:1:2::". It is empty when the operation has no limits by address.
+	Address string
+	// Decision is what the limiter said, the limits by address first. Without any it is allowed and has no entries.
+	// It is the zero value while charges are being named.
+	Decision ratelimit.Decision
+}
+
+// Context is the request's. It has no deadline of its own.
+func (c *Call) Context() context.Context {
+	return c.Request.Context()
+}
+
+// Cookie gives the value of the first cookie of that name, or "" when there is none.
+func (c *Call) Cookie(name string) string {
+	cookie, err := c.Request.Cookie(name)
+	if err != nil {
+		return ""
+	}
+	return cookie.Value
+}
+
+// Query gives the value of a query parameter, or "" when it is missing. A query that can't be read and a parameter that
+// is there twice are problems: a guess which one was meant could be wrong.
+func (c *Call) Query(name string) (string, error) {
+	values, err := url.ParseQuery(c.Request.URL.RawQuery)
+	if err != nil {
+		return "", BadRequest("", "The query of the URL is malformed.")
+	}
+	if len(values[name]) > 1 {
+		return "", BadRequest(name, "The query has this parameter more than once.")
+	}
+	value := values.Get(name)
+	if !utf8.ValidString(value) {
+		return "", BadRequest(name, "The value of this parameter is not UTF-8.")
+	}
+	return value, nil
+}
+
+// Reservation gives what this request was charged under a policy, for Limiter.GiveBack: the zero value, which gives
+// nothing back, when nothing was.
+func (c *Call) Reservation(policy string) ratelimit.Reservation {
+	for _, limit := range c.Decision.Limits {
+		if limit.Policy.Name == policy {
+			return limit.Reservation
+		}
+	}
+	return ratelimit.Reservation{}
+}
+
+// Reply is the answer of an operation that succeeded.
+type Reply struct {
+	// Status 0 means 200 with a body and 204 without one.
+	Status int
+	// Body is encoded as JSON; nil means an empty answer. Times come out in RFC 3339, UTC.
+	Body any
+	// Cookies are set in order, each in a field of its own.
+	Cookies []*http.Cookie
+	// Location is the URL of what a 201 made; empty means none is told.
+	Location string
+}
+
+// answer is what goes out.
+type answer struct {
+	status   int
+	body     []byte
+	violated []string // the policies that refused
+}
+
+// answer carries a request out and adds to the header what belongs to its answer.
+func (e *endpoint) answer(header http.Header, r *http.Request) answer {
+	operation, found := e.resource[r.Method]
+	if !found {
+		header.Set("Allow", e.allow)
+		return problemAnswer(header, &Problem{
+			Status: http.StatusMethodNotAllowed,
+			Detail: "This address does not take this method. It takes: " + e.allow + ".",
+		})
+	}
+	call := &Call{Request: r}
+	reply, body, err := e.attempt(call, operation)
+	setRateLimit(header, call.Decision)
+	if err != nil {
+		return problemAnswer(header, e.problem(r.Context(), err))
+	}
+	for _, cookie := range reply.Cookies {
+		if text := cookie.String(); text != "" { // it is when the name is not one
+			header.Add("Set-Cookie", text)
+		}
+	}
+	if reply.Location != "" {
+		header.Set("Location", reply.Location)
+	}
+	if body != nil {
+		header.Set("Content-Type", "application/json")
+	}
+	return answer{status: reply.Status, body: body}
+}
+
+// attempt carries an operation out up to the encoded body, so that nothing that can fail is left when the answer is
+// written. On the platform a panic would end the process: here it is an error like others.
+func (e *endpoint) attempt(call *Call, operation Operation) (reply Reply, body []byte, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &panicked{fmt.Sprintf("%T", value), string(debug.Stack())}
+		}
+	}()
+	run, err := e.admit(call, operation)
+	if err != nil {
+		return Reply{}, nil, err
+	}
+	reply, err = run()
+	if err != nil {
+		return Reply{}, nil, err
+	}
+	if reply.Body != nil {
+		body, err = encode(reply.Body)
+	}
+	if reply.Status == 0 {
+		reply.Status = http.StatusOK
+		if body == nil {
+			reply.Status = http.StatusNoContent
+		}
+	}
+	return reply, body, err
+}
+
+// admit counts a request, whatever its input, and gives what it may run. The origin is looked at before the input: or
+// else a page could have its visitors use up the limits of an account that it names.
+func (e *endpoint) admit(call *Call, operation Operation) (run func() (Reply, error), err error) {
+	var byAddress []ratelimit.Charge
+	if len(operation.limits) > 0 {
+		if call.Address, err = clientAddress(call.Request, e.web.cfg.Platform); err != nil {
+			return nil, err
+		}
+		for _, policy := range operation.limits {
+			byAddress = append(byAddress, policy.Charge(call.Address))
+		}
+	}
+
+	input, fault := e.input(call, operation)
+	charges := byAddress
+	if fault == nil {
+		charges = append(charges, input.charges...)
+	}
+	call.Decision, err = e.web.decide(call.Context(), charges)
+	if errors.Is(err, ratelimit.ErrSubject) { // of the input, since the address was read; the store was not asked
+		fault = Unprocessable("", "The request names somebody in a way that cannot be read.")
+		call.Decision, err = e.web.decide(call.Context(), byAddress)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case !call.Decision.Allowed:
+		return nil, refusal(call.Decision)
+	case fault != nil:
+		return nil, fault
+	}
+	return input.run, nil
+}
+
+// decide asks the limiter, unless there is nothing to charge.
+func (w *Web) decide(ctx context.Context, charges []ratelimit.Charge) (ratelimit.Decision, error) {
+	if len(charges) == 0 {
+		return ratelimit.Decision{Allowed: true}, nil
+	}
+	return w.cfg.Limiter.Decide(ctx, charges...)
+}
+
+// input reads what the request asks for.
+func (e *endpoint) input(call *Call, operation Operation) (prepared, error) {
+	if err := e.web.checkOrigin(call.Request); err != nil {
+		return prepared{}, err
+	}
+	var body []byte
+	if operation.maxBytes > 0 {
+		var err error
+		if body, err = readBody(call.Request.Body, operation.maxBytes); err != nil {
+			return prepared{}, err
+		}
+	}
+	return operation.prepare(call, body)
+}
+
+// problem turns an error into what a client may know of it, and logs the rest. It is the only place that does.
+func (e *endpoint) problem(ctx context.Context, err error) *Problem {
+	log := e.web.cfg.Log.With(slog.String("route", e.route))
+	var (
+		outage *unavailable
+		setup  *unconfigured
+		crash  *panicked
+		told   *Problem
+	)
+	switch {
+	case errors.Is(err, ratelimit.ErrStore), errors.As(err, &outage):
+		log.WarnContext(ctx, "store did not answer", slog.String("error", err.Error()))
+		return &Problem{
+			Status: http.StatusServiceUnavailable,
+			Detail: "The service cannot reach its database at the moment. Please try again in a few seconds.",
+		}
+	case errors.Is(err, errNoAddress):
+		log.WarnContext(ctx, "request without a client address")
+		return &Problem{
+			Status: http.StatusServiceUnavailable,
+			Detail: "The service cannot tell which address this request comes from, so it cannot be counted.",
+		}
+	case errors.As(err, &setup):
+		log.ErrorContext(ctx, "setting missing or wrong", slog.String("error", err.Error()))
+		return &Problem{
+			Status: http.StatusServiceUnavailable,
+			Detail: "The service is not completely set up yet. Its operator finds the reason in the log.",
+		}
+	case errors.As(err, &crash):
+		// The value itself may hold anything, a name included.
+		log.ErrorContext(ctx, "panic", slog.String("type", crash.kind), slog.String("stack", crash.stack))
+	case errors.As(err, &told):
+		return told
+	default:
+		log.ErrorContext(ctx, "request failed", slog.String("error", err.Error()))
+	}
+	return &Problem{
+		Status: http.StatusInternalServerError,
+		Detail: "Something went wrong in the service. It was not your request's fault.",
+	}
+}
