@@ -1,0 +1,3 @@
+DROP TABLE sessions;
+DROP TABLE accounts;
+DROP TABLE invite_codes;

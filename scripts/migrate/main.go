@@ -1,0 +1,155 @@
+// Command migrate brings the database's schema up or down, with the settings that the functions use.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/weirlimits/weir/lib/app"
+	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/migration"
+)
+
+const usage = `usage: go run ./scripts/migrate COMMAND
+
+  up        apply every migration that is missing
+  down      take back all migrations, WITH THE DATA in their tables
+  down N    take back the newest N migrations, with the data in their tables
+  version   print the version, and whether it is dirty
+  force N   set the version to N (-1 for none) without running anything
+
+The database is TURSO_DATABASE_URL with TURSO_AUTH_TOKEN; off the platform, when the URL is unset, the file
+.data/weir.db of the project. Exit codes: 0 done or "no change", 1 failed, 2 wrong usage, 3 another process is
+migrating.
+`
+
+const (
+	exitFailed = 1
+	exitUsage  = 2
+	exitLocked = 3
+)
+
+const (
+	// A migration may take longer than a decision, so STORE_DEADLINE does not apply. Less than the lock lasts, which
+	// each migration renews.
+	callDeadline = 30 * time.Second
+
+	// Longer than the lock of a migrator that was killed.
+	totalDeadline = 5 * time.Minute
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := context.WithTimeout(ctx, totalDeadline)
+	code := run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr)
+	cancel()
+	stop()
+	os.Exit(code)
+}
+
+// run is the command without the process around it. It returns the exit code.
+func run(ctx context.Context, args []string, lookup func(string) (string, bool), stdout, stderr io.Writer) int {
+	do, ok := parse(args)
+	if !ok {
+		fmt.Fprint(stderr, usage)
+		return exitUsage
+	}
+	message, err := withDatabase(lookup, func(db *database.DB) (string, error) { return do(ctx, db) })
+	switch {
+	case errors.Is(err, migration.ErrLocked):
+		fmt.Fprintln(stderr, err)
+		return exitLocked
+	case err != nil:
+		fmt.Fprintln(stderr, err)
+		return exitFailed
+	}
+	fmt.Fprintln(stdout, message)
+	return 0
+}
+
+// command does one thing to the database and returns what to print.
+type command func(context.Context, *database.DB) (string, error)
+
+func parse(args []string) (command, bool) {
+	if len(args) == 0 || len(args) > 2 {
+		return nil, false
+	}
+	number, err := 0, error(nil)
+	if len(args) == 2 {
+		number, err = strconv.Atoi(args[1])
+		if err != nil {
+			return nil, false
+		}
+	}
+	switch args[0] {
+	case "up":
+		return func(ctx context.Context, db *database.DB) (string, error) {
+			return outcome(ctx, db)(migration.Up(ctx, db))
+		}, len(args) == 1
+	case "down":
+		return func(ctx context.Context, db *database.DB) (string, error) {
+			return outcome(ctx, db)(migration.Down(ctx, db, number))
+		}, len(args) == 1 || number > 0
+	case "version":
+		return func(ctx context.Context, db *database.DB) (string, error) { return version(ctx, db) }, len(args) == 1
+	case "force":
+		return func(ctx context.Context, db *database.DB) (string, error) {
+			return outcome(ctx, db)(true, migration.Force(ctx, db, number))
+		}, len(args) == 2
+	}
+	return nil, false
+}
+
+func outcome(ctx context.Context, db *database.DB) func(changed bool, err error) (string, error) {
+	return func(changed bool, err error) (string, error) {
+		if err != nil {
+			return "", err
+		}
+		text, err := version(ctx, db)
+		if !changed {
+			text = "no change: " + text
+		}
+		return text, err
+	}
+}
+
+func version(ctx context.Context, db *database.DB) (string, error) {
+	v, dirty, err := migration.Version(ctx, db)
+	switch {
+	case err != nil:
+		return "", err
+	case dirty:
+		return fmt.Sprintf("version %d (dirty)", v), nil
+	case v == migration.NilVersion:
+		return "no migration", nil
+	}
+	return fmt.Sprintf("version %d", v), nil
+}
+
+func withDatabase(lookup func(string) (string, bool), do func(*database.DB) (string, error)) (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("migrate: %w", err)
+	}
+	root, err := app.FindRoot(dir)
+	if err != nil {
+		return "", err
+	}
+	settings, err := app.LoadSettings(lookup, root)
+	if err != nil {
+		return "", err
+	}
+	db, err := database.Open(database.Config{URL: settings.DatabaseURL, AuthToken: settings.AuthToken, Deadline: callDeadline})
+	if err != nil {
+		return "", err
+	}
+	message, err := do(db)
+	return message, errors.Join(err, db.Close())
+}

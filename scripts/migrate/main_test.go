@@ -1,0 +1,249 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirlimits/weir/lib/app"
+	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/testkit/hrana"
+	"github.com/weirlimits/weir/lib/testkit/turso"
+)
+
+// TestMain lets the test program be the command itself, so that tests can start several.
+func TestMain(m *testing.M) {
+	if os.Getenv("WEIR_TEST_MIGRATE") != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// project makes a folder that looks like the project's, and the working directory.
+func project(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(root, "api"), 0o755), os.WriteFile(filepath.Join(root, "vercel.json"), []byte("{}"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(root)
+	return root
+}
+
+// migrate runs the command in this process.
+func migrate(t *testing.T, url string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, problems bytes.Buffer
+	lookup := func(name string) (string, bool) { return url, name == "TURSO_DATABASE_URL" }
+	code = run(t.Context(), args, lookup, &out, &problems)
+	return code, out.String(), problems.String()
+}
+
+// C06, C07: on the embedded file, on a Hrana server, and on the real Turso server.
+func TestUpTwiceDownTwiceAndUp(t *testing.T) {
+	for name, open := range map[string]func(t *testing.T) string{
+		"embedded file": func(*testing.T) string { return "" },
+		"Hrana server":  func(t *testing.T) string { return hrana.Start(t, hrana.Config{}).URL },
+		"Turso server":  func(t *testing.T) string { return turso.Start(t).URL },
+	} {
+		t.Run(name, func(t *testing.T) {
+			project(t)
+			url := open(t)
+			for _, step := range []struct {
+				args string
+				want string
+			}{
+				{"version", "no migration"},
+				{"up", "version "},
+				{"up", "no change: version "},
+				{"down 1", "version "},
+				{"down", "no migration"},
+				{"down", "no change: no migration"},
+				{"up", "version "},
+				{"force 1", "version 1"},
+				{"version", "version 1"},
+				{"force -1", "no migration"},
+			} {
+				code, stdout, stderr := migrate(t, url, strings.Fields(step.args)...)
+				if code != 0 || !strings.HasPrefix(stdout, step.want) || stderr != "" {
+					t.Errorf("%s: got code %d, %q, %q; want 0 and %q", step.args, code, stdout, stderr, step.want)
+				}
+			}
+		})
+	}
+}
+
+func TestWhatCannotBeDoneHasACodeAndASentence(t *testing.T) {
+	project(t)
+	for _, args := range [][]string{nil, {"sideways"}, {"up", "1"}, {"down", "0"}, {"down", "-1"}, {"down", "all"}, {"force"}, {"force", "x"}, {"version", "1"}, {"up", "1", "2"}} {
+		if code, stdout, stderr := migrate(t, "", args...); code != exitUsage || stdout != "" || !strings.HasPrefix(stderr, "usage:") {
+			t.Errorf("%q: got code %d, %q, %q; want %d and the usage", args, code, stdout, stderr, exitUsage)
+		}
+	}
+	if code, _, stderr := migrate(t, "libsql://db.example.org?authToken=s3cr3t", "up"); code != exitFailed || !strings.Contains(stderr, "TURSO_DATABASE_URL") || strings.Contains(stderr, "s3cr3t") {
+		t.Errorf("wrong URL: got code %d, %q", code, stderr)
+	}
+	if code, _, stderr := migrate(t, "", "force", "99"); code != exitFailed || !strings.Contains(stderr, "force 99") {
+		t.Errorf("force 99: got code %d, %q", code, stderr)
+	}
+	server := hrana.Start(t, hrana.Config{Hook: func(int, hrana.Request) hrana.Action {
+		return hrana.Action{Answer: &hrana.Answer{Status: 503}}
+	}})
+	for _, command := range []string{"up", "down", "version"} {
+		if code, stdout, stderr := migrate(t, server.URL, command); code != exitFailed || stdout != "" || !strings.Contains(stderr, "503") {
+			t.Errorf("%s on a failing server: got code %d, %q, %q", command, code, stdout, stderr)
+		}
+	}
+}
+
+func TestADirtyVersionIsReportedWithTheCommandsThatMendIt(t *testing.T) {
+	root := project(t)
+	if code, _, stderr := migrate(t, "", "up"); code != 0 {
+		t.Fatal(stderr)
+	}
+	db := openLocal(t, root)
+	if _, err := db.Exec(`UPDATE schema_migrations SET version = 1, dirty = 1`); err != nil {
+		t.Fatal(err)
+	}
+	if code, stdout, _ := migrate(t, "", "version"); code != 0 || stdout != "version 1 (dirty)\n" {
+		t.Errorf("version: got code %d, %q", code, stdout)
+	}
+	if code, _, stderr := migrate(t, "", "up"); code != exitFailed || !strings.Contains(stderr, "force 1") {
+		t.Errorf("up: got code %d, %q; want the way out", code, stderr)
+	}
+	if code, stdout, stderr := migrate(t, "", "force", "2"); code != 0 || stdout != "version 2\n" {
+		t.Errorf("force: got code %d, %q, %q", code, stdout, stderr)
+	}
+}
+
+func TestACommandThatIsStoppedEndsWithAnError(t *testing.T) {
+	project(t)
+	server := hrana.Start(t, hrana.Config{Hook: func(int, hrana.Request) hrana.Action {
+		return hrana.Action{Hold: t.Context().Done()}
+	}})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	code := run(ctx, []string{"up"}, func(name string) (string, bool) { return server.URL, name == "TURSO_DATABASE_URL" }, &stdout, &stderr)
+	if code != exitFailed || stderr.Len() == 0 {
+		t.Errorf("got code %d, %q", code, stderr.String())
+	}
+}
+
+func openLocal(t *testing.T, root string) *database.DB {
+	t.Helper()
+	return openURL(t, app.LocalDatabaseURL(root))
+}
+
+func openURL(t *testing.T, url string) *database.DB {
+	t.Helper()
+	db, err := database.Open(database.Config{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// schema lists all there is, and the version rows.
+func schema(t *testing.T, db *database.DB) (all []string) {
+	t.Helper()
+	rows, err := db.Query(`
+SELECT type || ' ' || name FROM sqlite_master
+UNION ALL SELECT 'version ' || version || ' dirty ' || dirty FROM schema_migrations
+UNION ALL SELECT 'locked' FROM schema_lock`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var item string
+		if err := rows.Scan(&item); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, item)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// C02: two processes at once on an empty database, twenty times.
+func TestTwoProcessesAtOnceMigrateOnce(t *testing.T) {
+	const rounds = 20
+	twice := func(t *testing.T, url, dir string) {
+		t.Helper()
+		type result struct {
+			out []byte
+			err error
+		}
+		results := make(chan result, 2)
+		for range 2 {
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "up")
+			cmd.Dir = dir
+			cmd.Env = append(os.Environ(), "WEIR_TEST_MIGRATE=1", "TURSO_DATABASE_URL="+url, "TURSO_AUTH_TOKEN=", "VERCEL=")
+			go func() {
+				out, err := cmd.CombinedOutput()
+				results <- result{out, err}
+			}()
+		}
+		changes := 0
+		for range 2 {
+			r := <-results
+			if r.err != nil {
+				t.Errorf("%v: %s", r.err, r.out)
+			}
+			if !strings.HasPrefix(string(r.out), "no change") {
+				changes++
+			}
+		}
+		if changes != 1 {
+			t.Errorf("%d processes changed something, want 1", changes)
+		}
+	}
+	want := func(t *testing.T, url string) []string {
+		if code, _, stderr := migrate(t, url, "up"); code != 0 {
+			t.Fatal(stderr)
+		}
+		return schema(t, openURL(t, url))
+	}
+	t.Run("embedded file", func(t *testing.T) {
+		root := project(t)
+		want := want(t, "file:"+filepath.Join(t.TempDir(), "alone.db"))
+		for i := range rounds {
+			url := fmt.Sprintf("file:%s/%d.db", t.TempDir(), i)
+			twice(t, url, root)
+			if got := schema(t, openURL(t, url)); !slices.Equal(got, want) {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		}
+	})
+	t.Run("Turso server", func(t *testing.T) {
+		root := project(t)
+		url := turso.Start(t).URL
+		want := want(t, url)
+		for range rounds {
+			// The lock's table goes as well: making it is part of what happens at once.
+			if code, _, stderr := migrate(t, url, "down"); code != 0 {
+				t.Fatal(stderr)
+			}
+			if _, err := openURL(t, url).Exec(`BEGIN; DROP TABLE schema_lock; DROP TABLE schema_migrations; COMMIT`); err != nil {
+				t.Fatal(err)
+			}
+			twice(t, url, root)
+			if got := schema(t, openURL(t, url)); !slices.Equal(got, want) {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		}
+	})
+}
