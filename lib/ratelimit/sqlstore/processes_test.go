@@ -15,6 +15,7 @@ import (
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/ratelimit/sqlstore"
 	"github.com/weirlimits/weir/lib/ratelimit/storetest"
+	"github.com/weirlimits/weir/lib/testkit/databases"
 	"github.com/weirlimits/weir/lib/testkit/turso"
 )
 
@@ -62,12 +63,11 @@ func decideWhenTold(url string) error {
 func TestTwentyProcessesAtALimitOfTenAdmitTenAndAuditOneRefusal(t *testing.T) {
 	t.Run("on one file", func(t *testing.T) {
 		url := "file:" + filepath.Join(t.TempDir(), "weir.db")
-		twentyProcesses(t, url, openDatabase(t, url))
+		twentyProcesses(t, url, databases.Open(t, url))
 	})
 	t.Run("on the Turso server", func(t *testing.T) {
-		turso.Require(t)
 		url := turso.Start(t).URL
-		twentyProcesses(t, url, openDatabase(t, url))
+		twentyProcesses(t, url, databases.Open(t, url))
 	})
 }
 

@@ -1,10 +1,8 @@
 package sqlstore_test
 
 import (
-	"context"
 	"database/sql"
 	"fmt"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -12,31 +10,12 @@ import (
 	"time"
 
 	"github.com/weirlimits/weir/lib/database"
-	"github.com/weirlimits/weir/lib/migration"
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/ratelimit/sqlstore"
 	"github.com/weirlimits/weir/lib/ratelimit/storetest"
+	"github.com/weirlimits/weir/lib/testkit/databases"
 	"github.com/weirlimits/weir/lib/testkit/hrana"
-	"github.com/weirlimits/weir/lib/testkit/turso"
 )
-
-func openDatabase(t testing.TB, url string) *database.DB {
-	t.Helper()
-	db, err := database.Open(database.Config{URL: url, Deadline: 20 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
-	if _, err := migration.Up(context.Background(), db); err != nil {
-		t.Fatal(err)
-	}
-	return db
-}
-
-func openFile(t testing.TB) *database.DB {
-	t.Helper()
-	return openDatabase(t, "file:"+filepath.Join(t.TempDir(), "weir.db"))
-}
 
 func harness(t *testing.T, db *database.DB, now func() time.Time) storetest.Harness {
 	return storetest.Harness{
@@ -76,10 +55,10 @@ func number(t testing.TB, db *sql.DB, query string) (n int64) {
 
 func TestStoreInAFile(t *testing.T) {
 	storetest.Run(t, func(t *testing.T, now func() time.Time) storetest.Harness {
-		return harness(t, openFile(t), now)
+		return harness(t, databases.File(t), now)
 	})
 	storetest.RunWrites(t, func(t *testing.T, now func() time.Time) storetest.Harness {
-		db := openFile(t)
+		db := databases.File(t)
 		db.SetMaxOpenConns(1) // total_changes() counts for one connection
 		return harness(t, db, now)
 	})
@@ -87,16 +66,15 @@ func TestStoreInAFile(t *testing.T) {
 
 func TestStoreOverHrana(t *testing.T) {
 	storetest.Run(t, func(t *testing.T, now func() time.Time) storetest.Harness {
-		h := harness(t, openDatabase(t, hrana.Start(t, hrana.Config{}).URL), now)
+		h := harness(t, databases.Hrana(t), now)
 		h.Streams = 50
 		return h
 	})
 }
 
 func TestStoreOnTurso(t *testing.T) {
-	turso.Require(t)
 	open := func(t *testing.T, now func() time.Time) storetest.Harness {
-		h := harness(t, openDatabase(t, turso.Start(t).URL), now)
+		h := harness(t, databases.Turso(t), now)
 		h.Streams = 25
 		return h
 	}
@@ -106,35 +84,22 @@ func TestStoreOnTurso(t *testing.T) {
 
 // A14, B7 of the limits: without an injected clock it is the database's that decides, in whole milliseconds.
 func TestTheDatabasesClockDecides(t *testing.T) {
-	for name, db := range everyDatabase(t) {
-		t.Run(name, func(t *testing.T) {
-			store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults})
-			before := number(t, db.DB, "SELECT unixepoch()")
-			rows, err := store.Decide(t.Context(), []ratelimit.Entry{entry(1, "a", 5, time.Hour)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			after := number(t, db.DB, "SELECT unixepoch()")
-			now := rows[0].NowMicros
-			if now/1_000_000 < before || now/1_000_000 > after || now%1000 != 0 {
-				t.Fatalf("decided at %d µs, the database's clock went from %d s to %d s", now, before, after)
-			}
-			if rows[0].State.HighMicros != now || rows[0].State.BehindMicros != 0 || !rows[0].Charged {
-				t.Fatalf("got %+v", rows[0])
-			}
-		})
-	}
-}
-
-func everyDatabase(t *testing.T) map[string]*database.DB {
-	t.Helper()
-	databases := map[string]*database.DB{
-		"file":  openFile(t),
-		"hrana": openDatabase(t, hrana.Start(t, hrana.Config{}).URL),
-	}
-	turso.Require(t)
-	databases["turso"] = openDatabase(t, turso.Start(t).URL)
-	return databases
+	databases.Each(t, func(t *testing.T, db *database.DB) {
+		store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults})
+		before := number(t, db.DB, "SELECT unixepoch()")
+		rows, err := store.Decide(t.Context(), []ratelimit.Entry{entry(1, "a", 5, time.Hour)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := number(t, db.DB, "SELECT unixepoch()")
+		now := rows[0].NowMicros
+		if now/1_000_000 < before || now/1_000_000 > after || now%1000 != 0 {
+			t.Fatalf("decided at %d µs, the database's clock went from %d s to %d s", now, before, after)
+		}
+		if rows[0].State.HighMicros != now || rows[0].State.BehindMicros != 0 || !rows[0].Charged {
+			t.Fatalf("got %+v", rows[0])
+		}
+	})
 }
 
 func entry(key int64, policy string, limit int64, window time.Duration) ratelimit.Entry {
@@ -148,7 +113,7 @@ func entry(key int64, policy string, limit int64, window time.Duration) ratelimi
 // E3 of the requirements; B20: what decides is the writing statement, the read after it decides nothing.
 func TestADecisionIsOneRequestOfOneDecidingStatementAndOneRead(t *testing.T) {
 	server := hrana.Start(t, hrana.Config{})
-	db := openDatabase(t, server.URL)
+	db := databases.Open(t, server.URL)
 	store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults})
 	entries := []ratelimit.Entry{entry(1, "a", 2, time.Hour), entry(2, "b", 5, time.Hour), entry(3, "c", 9, time.Hour)}
 	for round := range 4 { // two admitted, the first refusal, a later one
@@ -185,43 +150,41 @@ func TestADecisionIsOneRequestOfOneDecidingStatementAndOneRead(t *testing.T) {
 
 // B03, B08: a statement whose audit can't be written leaves no trace of itself.
 func TestAMarkWithoutItsAuditRowIsNotKept(t *testing.T) {
-	for name, db := range everyDatabase(t) {
-		t.Run(name, func(t *testing.T) {
-			store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults})
-			full, attempts := entry(1, "full", 1, time.Hour), entry(2, "attempts", 9, time.Hour)
-			attempts.Policy.Count = ratelimit.EveryAttempt
-			if _, err := store.Decide(t.Context(), []ratelimit.Entry{full, attempts}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := db.Exec("ALTER TABLE rate_limit_audit RENAME COLUMN used TO unused"); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := db.Exec("DROP TRIGGER rate_limits_first_refusal"); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := db.Exec(`CREATE TRIGGER refuse AFTER UPDATE OF refused_micros ON rate_limits
+	databases.Each(t, func(t *testing.T, db *database.DB) {
+		store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults})
+		full, attempts := entry(1, "full", 1, time.Hour), entry(2, "attempts", 9, time.Hour)
+		attempts.Policy.Count = ratelimit.EveryAttempt
+		if _, err := store.Decide(t.Context(), []ratelimit.Entry{full, attempts}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Exec("ALTER TABLE rate_limit_audit RENAME COLUMN used TO unused"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Exec("DROP TRIGGER rate_limits_first_refusal"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Exec(`CREATE TRIGGER refuse AFTER UPDATE OF refused_micros ON rate_limits
 				WHEN NEW.refused_micros <> OLD.refused_micros
 				BEGIN INSERT INTO rate_limit_audit (at_micros, policy, key, unused) VALUES (NULL, NEW.policy, NEW.key, 1); END`); err != nil {
-				t.Fatal(err)
+			t.Fatal(err)
+		}
+		for range 10 {
+			if _, err := store.Decide(t.Context(), []ratelimit.Entry{full, attempts}); err == nil {
+				t.Fatal("the audit row can't be written, and the decision succeeded")
 			}
-			for range 10 {
-				if _, err := store.Decide(t.Context(), []ratelimit.Entry{full, attempts}); err == nil {
-					t.Fatal("the audit row can't be written, and the decision succeeded")
-				}
-			}
-			if n := number(t, db.DB, "SELECT sum(refused_micros) FROM rate_limits"); n != 0 {
-				t.Error("the mark stayed without its audit row")
-			}
-			if n := number(t, db.DB, "SELECT used FROM rate_limits WHERE key = 2"); n != 1 {
-				t.Errorf("the attempts count %d, want the 1 from before: a failed decision charged", n)
-			}
-		})
-	}
+		}
+		if n := number(t, db.DB, "SELECT sum(refused_micros) FROM rate_limits"); n != 0 {
+			t.Error("the mark stayed without its audit row")
+		}
+		if n := number(t, db.DB, "SELECT used FROM rate_limits WHERE key = 2"); n != 1 {
+			t.Errorf("the attempts count %d, want the 1 from before: a failed decision charged", n)
+		}
+	})
 }
 
 // B12: the only column that may be NULL is one that nothing reads yet.
 func TestANullInEveryColumnThatAllowsItChangesNothing(t *testing.T) {
-	db := openFile(t)
+	db := databases.File(t)
 	store := sqlstore.New(db.DB, sqlstore.Config{})
 	if _, err := store.Decide(t.Context(), []ratelimit.Entry{entry(1, "a", 1, time.Hour)}); err != nil {
 		t.Fatal(err)
@@ -254,12 +217,12 @@ func TestANullInEveryColumnThatAllowsItChangesNothing(t *testing.T) {
 func TestOddRowsNeitherStopADecisionNorOpenAHole(t *testing.T) {
 	const huge = 1<<63 - 1
 	now := time.Now().UnixMicro()
-	for name, db := range everyDatabase(t) {
+	databases.Each(t, func(t *testing.T, db *database.DB) {
 		for i, row := range [][5]int64{ // algorithm, high, behind, used, refused
 			{1, now, 0, huge, 0}, {9, now, 0, 3, 0}, {1, now, 0, -5, 0}, {1, huge, 0, 3, huge}, {1, 0, 0, 0, 0}, {1, now, now, 3, now},
 			{1, now + 1e15, 1e15, 3, 0},
 		} {
-			t.Run(fmt.Sprint(name, i), func(t *testing.T) {
+			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				key := int64(100 + i)
 				_, err := db.Exec(`INSERT INTO rate_limits (key, policy, algorithm, high_micros, behind_micros, used, rest, log, charged, refused_micros, expires_micros)
 					VALUES (?, 'a', ?, ?, ?, ?, 0, NULL, 0, ?, 0)`, key, row[0], row[1], row[2], row[3], row[4])
@@ -282,12 +245,12 @@ func TestOddRowsNeitherStopADecisionNorOpenAHole(t *testing.T) {
 				}
 			})
 		}
-	}
+	})
 }
 
 // B15: each placeholder has its argument, and none is numbered.
 func TestEveryStatementHasAsManyPlaceholdersAsArguments(t *testing.T) {
-	db := openFile(t)
+	db := databases.File(t)
 	for statement, arguments := range sqlstore.Statements {
 		if got := len(regexp.MustCompile(`\?`).FindAllString(statement, -1)); got != arguments {
 			t.Errorf("%d placeholders, %d arguments: %s", got, arguments, statement)
@@ -306,7 +269,7 @@ func TestEveryStatementHasAsManyPlaceholdersAsArguments(t *testing.T) {
 
 // Design: no index besides the primary key, because each one would double what a decision writes.
 func TestTheCountersHaveNoSecondIndex(t *testing.T) {
-	db := openFile(t)
+	db := databases.File(t)
 	if n := number(t, db.DB, "SELECT count(*) FROM sqlite_master WHERE type = 'index' AND tbl_name = 'rate_limits'"); n != 0 {
 		t.Fatalf("%d indexes", n)
 	}
@@ -315,7 +278,7 @@ func TestTheCountersHaveNoSecondIndex(t *testing.T) {
 func BenchmarkDecide(b *testing.B) {
 	for _, limits := range []int{1, 2, 3} {
 		b.Run(fmt.Sprintf("limits=%d", limits), func(b *testing.B) {
-			store := sqlstore.New(openFile(b).DB, sqlstore.Config{})
+			store := sqlstore.New(databases.File(b).DB, sqlstore.Config{})
 			var charged, key int64
 			for b.Loop() {
 				key++
@@ -339,7 +302,7 @@ func BenchmarkDecide(b *testing.B) {
 		})
 	}
 	b.Run("refused", func(b *testing.B) {
-		store := sqlstore.New(openFile(b).DB, sqlstore.Config{})
+		store := sqlstore.New(databases.File(b).DB, sqlstore.Config{})
 		var admitted int
 		for b.Loop() {
 			rows, err := store.Decide(b.Context(), []ratelimit.Entry{entry(1, "p", 1, 100*365*24*time.Hour)})
@@ -355,7 +318,7 @@ func BenchmarkDecide(b *testing.B) {
 		}
 	})
 	b.Run("plain-upsert", func(b *testing.B) {
-		db := openFile(b)
+		db := databases.File(b)
 		insert, err := db.Prepare(`INSERT INTO rate_limits VALUES (?, 'p', 1, 1, 0, 1, 0, NULL, 1, 0, 1) ON CONFLICT (key) DO UPDATE SET used = used + 1`)
 		if err != nil {
 			b.Fatal(err)
