@@ -7,6 +7,7 @@ CREATE TABLE accounts (
   username       TEXT    NOT NULL UNIQUE, -- in canonical form
   password_hash  TEXT,                    -- argon2id in PHC string format; NULL if no password can sign in
   role           TEXT    NOT NULL CHECK (role IN ('member', 'admin')),
+  email          TEXT,                    -- as its owner wrote it, if given; unknown to everybody else
   invite_code    TEXT,                    -- the code it was made with, if any
   created_micros INTEGER NOT NULL
 ) STRICT;

@@ -1,0 +1,367 @@
+package handler_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weirlimits/weir/lib/app"
+	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/migration"
+	"github.com/weirlimits/weir/lib/testkit/hrana"
+	"github.com/weirlimits/weir/lib/testkit/lambda"
+	"github.com/weirlimits/weir/lib/testkit/turso"
+	"github.com/weirlimits/weir/lib/testkit/vercel"
+)
+
+const secret = "a secret of the functions' tests, long enough"
+
+// platform is the environment of a deployed function on a database.
+func platform(url string) []string {
+	return []string{"VERCEL=1", "TURSO_DATABASE_URL=" + url, "RATE_LIMIT_SECRET=" + secret, "DEMO=1"}
+}
+
+func migrated(t *testing.T, url string) *database.DB {
+	t.Helper()
+	db, err := database.Open(database.Config{URL: url, Deadline: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	if _, err := migration.Up(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+func bootstrap(t *testing.T, route string) string {
+	t.Helper()
+	path, err := vercel.Build(t).Bootstrap(route)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// answer is what a function answered, with its body read.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func read(t *testing.T, response *http.Response, err error) answer {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+		return answer{}
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return answer{response.StatusCode, response.Header, string(body)}
+}
+
+func request(method, path, address, body string) *http.Request {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.RequestURI = ""
+	if address != "" {
+		r.Header.Set("X-Real-Ip", address)
+	}
+	return r
+}
+
+func wrongSignIn(i int) string {
+	return fmt.Sprintf(`{"username":"nobody%d","password":"wrong password"}`, i)
+}
+
+// acrossAnEdge says whether the answers come from two windows of a minute: then their resets lie far apart, and the burst
+// is no test of one window.
+func acrossAnEdge(answers []answer) bool {
+	lowest, highest := 60, 0
+	for _, a := range answers {
+		if reset, err := strconv.Atoi(a.header.Get("Ratelimit-Reset")); err == nil {
+			lowest, highest = min(lowest, reset), max(highest, reset)
+		}
+	}
+	return highest-lowest > 30
+}
+
+func together(n int, do func(i int) answer) []answer {
+	answers := make([]answer, n)
+	start := make(chan struct{})
+	var group sync.WaitGroup
+	for i := range n {
+		group.Go(func() {
+			<-start
+			answers[i] = do(i)
+		})
+	}
+	close(start)
+	group.Wait()
+	return answers
+}
+
+func statuses(answers []answer) map[int]int {
+	counts := map[int]int{}
+	for _, a := range answers {
+		counts[a.status]++
+	}
+	return counts
+}
+
+func number(t *testing.T, db *sql.DB, query string) (n int) {
+	t.Helper()
+	if err := db.QueryRow(query).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// B1, B3 of the requirements; A01, A02: the functions as they are deployed, each request in an instance of its own.
+func TestTwentyBuiltFunctionsAtALimitOfTenAdmitTen(t *testing.T) {
+	vercel.Require(t)
+	turso.Require(t)
+	server := turso.Start(t)
+	db := migrated(t, server.URL)
+	var instances []*lambda.Process
+	for range 20 {
+		instances = append(instances, lambda.Start(t, bootstrap(t, "sign-in"), platform(server.URL)))
+	}
+	for try := 1; ; try++ {
+		audited := number(t, db.DB, "SELECT count(*) FROM rate_limit_audit")
+		address := fmt.Sprintf("203.0.113.%d", try)
+		answers := together(20, func(i int) answer {
+			response, err := instances[i].Do(request("POST", "/api/sign-in", address, wrongSignIn(i)))
+			return read(t, response, err)
+		})
+		if acrossAnEdge(answers) && try < 4 {
+			continue
+		}
+		if got := statuses(answers); got[401] != 10 || got[429] != 10 {
+			t.Errorf("statuses %v, want 10 times 401 and 10 times 429", got)
+		}
+		if n := number(t, db.DB, "SELECT count(*) FROM rate_limit_audit") - audited; n != 1 {
+			t.Errorf("%d audit rows, want 1", n)
+		}
+		return
+	}
+}
+
+// B3: vercel dev compiles and starts a process for every request.
+func TestTwentyRequestsThroughVercelDevAtALimitOfTenAdmitTen(t *testing.T) {
+	server := vercel.Dev(t, nil)
+	// The first request makes the database. Later ones tell how much of the minute is left: a burst takes some seconds.
+	for polls := 0; ; polls++ {
+		response, err := http.Get(server.URL + "/api/usernames?name=someone")
+		first := read(t, response, err)
+		reset, err := strconv.Atoi(first.header.Get("Ratelimit-Reset"))
+		if first.status != http.StatusOK || err != nil {
+			t.Fatalf("the name check answers %d %v: %s\n%s", first.status, first.header, first.body, server.Output())
+		}
+		if reset >= 35 {
+			break
+		}
+		if polls == 59 {
+			t.Fatal("no minute began in 60 requests")
+		}
+	}
+	answers := together(20, func(i int) answer {
+		response, err := http.Post(server.URL+"/api/sign-in", "application/json", strings.NewReader(wrongSignIn(i)))
+		return read(t, response, err)
+	})
+	if acrossAnEdge(answers) {
+		t.Fatalf("the burst took more than half a minute: %v", statuses(answers))
+	}
+	if got := statuses(answers); got[401] != 10 || got[429] != 10 {
+		t.Errorf("statuses %v, want 10 times 401 and 10 times 429\n%s", got, server.Output())
+	}
+	db := migrated(t, "file:"+filepath.Join(server.Dir, ".data", "weir.db"))
+	if n := number(t, db.DB, "SELECT count(*) FROM rate_limit_audit WHERE policy = 'sign-in'"); n != 1 {
+		t.Errorf("%d audit rows, want 1", n)
+	}
+	t.Run("and no source is served", func(t *testing.T) {
+		for _, path := range sources(t) {
+			response, err := http.Get(server.URL + "/" + path)
+			if got := read(t, response, err); got.status != http.StatusNotFound {
+				t.Errorf("GET /%s answers %d: %.60s", path, got.status, got.body)
+			}
+		}
+		response, err := http.Get(server.URL + "/")
+		if got := read(t, response, err); got.status != http.StatusOK || !strings.Contains(got.body, "Weir") {
+			t.Errorf("the page answers %d", got.status)
+		}
+	})
+}
+
+// sources are files that must not be had from a deployment. D10
+func sources(t *testing.T) []string {
+	t.Helper()
+	paths := []string{"go.mod", "go.sum", "vercel.json", "README.md", "lib/app/app.go", "lib/ratelimit/limiter.go", "scripts/dev/main.go"}
+	migrations, err := filepath.Glob("../db/migrations/*.sql")
+	if err != nil || len(migrations) == 0 {
+		t.Fatalf("migrations: %v, %v", migrations, err)
+	}
+	for _, path := range migrations {
+		paths = append(paths, strings.TrimPrefix(filepath.ToSlash(path), "../"))
+	}
+	return paths
+}
+
+// D10 of the cases: what vercel build publishes is the page.
+func TestTheStaticOutputIsThePageAndNothingElse(t *testing.T) {
+	output := vercel.Build(t)
+	list := func(root string) (files []string) {
+		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() {
+				name, _ := filepath.Rel(root, path)
+				files = append(files, filepath.ToSlash(name))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(files)
+		return files
+	}
+	published, page := list(filepath.Join(output.Dir, "static")), list("../public")
+	if len(page) == 0 || !slices.Equal(published, page) {
+		t.Errorf("published %v, the page is %v", published, page)
+	}
+	functions, err := output.Functions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(functions)
+	if !slices.Equal(functions, app.Routes()) {
+		t.Errorf("functions %v, the application's routes are %v", functions, app.Routes())
+	}
+}
+
+// C08, D18 of the cases; E3 of the requirements: what a cold start asks of the database.
+func TestAColdStartAsksOnlyForItsDecision(t *testing.T) {
+	vercel.Require(t)
+	server := hrana.Start(t, hrana.Config{})
+	migrated(t, server.URL)
+	server.Forget()
+	for i := range 5 {
+		instance := lambda.Start(t, bootstrap(t, "sign-in"), platform(server.URL))
+		response, err := instance.Do(request("POST", "/api/sign-in", fmt.Sprintf("203.0.113.%d", i), `{`))
+		if got := read(t, response, err); got.status != http.StatusBadRequest {
+			t.Fatalf("status %d: %s\n%s", got.status, got.body, instance.Output())
+		}
+	}
+	var requests int
+	for _, r := range server.Requests() {
+		statements := r.Statements()
+		if len(statements) > 0 {
+			requests++
+		}
+		for _, statement := range statements {
+			for _, word := range []string{"CREATE", "ALTER", "DROP", "schema_migrations"} {
+				if strings.Contains(statement.SQL, word) {
+					t.Errorf("a cold start runs %s", statement.SQL)
+				}
+			}
+		}
+	}
+	if requests != 5 {
+		t.Errorf("5 cold starts with one decision each made %d requests, want 5", requests)
+	}
+}
+
+// D16: no setting missing, blank or wrong ends a process; every route answers 503 and the log names the setting.
+func TestAMissingSettingIsSaidInTheLogAndAnsweredWith503(t *testing.T) {
+	vercel.Require(t)
+	const short = "too short to be a secret"
+	for _, name := range []string{"TURSO_DATABASE_URL", "RATE_LIMIT_SECRET"} {
+		for i, value := range []string{"unset", "", "  ", short} {
+			environment := slices.DeleteFunc(platform("http://127.0.0.1:1"), func(s string) bool { return strings.HasPrefix(s, name+"=") })
+			if value != "unset" {
+				environment = append(environment, name+"="+value)
+			}
+			routes := app.Routes()
+			if i > 0 {
+				routes = routes[:1]
+			}
+			for _, route := range routes {
+				instance := lambda.Start(t, bootstrap(t, route), environment)
+				for range 2 { // the process lives on
+					method := map[bool]string{true: "GET", false: "POST"}[route == "usernames"]
+					response, err := instance.Do(request(method, "/api/"+route, "203.0.113.9", "{}"))
+					got := read(t, response, err)
+					if got.status != http.StatusServiceUnavailable || got.header.Get("Content-Type") != "application/problem+json" || got.header.Get("Retry-After") == "" {
+						t.Fatalf("%s=%q: %s answers %d %v %s", name, value, route, got.status, got.header, got.body)
+					}
+					if strings.Contains(got.body, name) || strings.Contains(got.body, short) {
+						t.Errorf("%s=%q: the client is told %s", name, value, got.body)
+					}
+				}
+				if log := instance.Output(); !strings.Contains(log, name) || strings.Contains(log, short) || strings.Contains(log, secret) {
+					t.Errorf("%s=%q: the log should name the setting and not its value: %s", name, value, log)
+				}
+			}
+		}
+	}
+}
+
+// D11, D12: the whole way of a person through the built functions.
+func TestAPersonSignsUpAndInOnTheBuiltFunctions(t *testing.T) {
+	vercel.Require(t)
+	turso.Require(t)
+	server := turso.Start(t)
+	db := migrated(t, server.URL)
+	filler, err := app.New(db, app.Settings{Platform: true, Secret: []byte(secret)}, app.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := filler.Fill(context.Background(), 3); err != nil {
+		t.Fatal(err)
+	}
+	do := func(route string, r *http.Request, want int) answer {
+		t.Helper()
+		instance := lambda.Start(t, bootstrap(t, route), platform(server.URL))
+		response, err := instance.Do(r)
+		got := read(t, response, err)
+		if got.status != want {
+			t.Fatalf("%s answers %d, want %d: %s\n%s", route, got.status, want, got.body, instance.Output())
+		}
+		return got
+	}
+	var lent struct{ Code string }
+	got := do("codes", request("POST", "/api/codes", "203.0.113.9", "{}"), http.StatusCreated)
+	if err := json.Unmarshal([]byte(got.body), &lent); err != nil || lent.Code == "" {
+		t.Fatalf("borrowing answers %s", got.body)
+	}
+	person := `"username":"Someone","password":"correct horse battery"`
+	do("usernames", request("GET", "/api/usernames?name=someone", "203.0.113.9", ""), http.StatusOK)
+	do("sign-up", request("POST", "/api/sign-up", "203.0.113.9", `{"code":"`+lent.Code+`",`+person+`}`), http.StatusCreated)
+	got = do("sign-in", request("POST", "/api/sign-in", "203.0.113.9", `{`+person+`}`), http.StatusOK)
+	who := request("GET", "/api/sign-in", "203.0.113.9", "")
+	for _, cookie := range (&http.Response{Header: got.header}).Cookies() {
+		who.AddCookie(cookie)
+	}
+	if got = do("sign-in", who, http.StatusOK); !strings.Contains(got.body, `"username":"someone","role":"member"`) {
+		t.Errorf("who am I: %s", got.body)
+	}
+	do("demo-sign-in", request("POST", "/api/demo-sign-in", "203.0.113.9", `{"role":"admin"}`), http.StatusOK)
+	do("sign-in", request("POST", "/api/sign-in", "", `{`+person+`}`), http.StatusServiceUnavailable) // A38: nobody's address
+}
+
+func TestMain(m *testing.M) { os.Exit(vercel.Main(m)) }

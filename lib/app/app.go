@@ -1,0 +1,143 @@
+// Package app is the application: it reads the environment once, wires the parts together and hands api/ its handlers.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/weirlimits/weir/lib/accounts"
+	"github.com/weirlimits/weir/lib/codes"
+	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/ratelimit"
+	"github.com/weirlimits/weir/lib/ratelimit/sqlstore"
+	"github.com/weirlimits/weir/lib/web"
+)
+
+// Version is the application's, in the form of semver.org. It is in every log line.
+const Version = "0.1.0"
+
+// requestTime bounds a request as a whole: waiting for a connection and for other passwords to be hashed included. Each
+// call to the database has its own, shorter deadline.
+const requestTime = 10 * time.Second
+
+// Config says how an App differs from the one that the settings describe. The zero value changes nothing.
+type Config struct {
+	// Now replaces the database's clock, for tests.
+	Now func() time.Time
+	// Hashed is called before a password is hashed, for tests.
+	Hashed func()
+	// Log takes the log lines. Nil means none.
+	Log *slog.Logger
+}
+
+// App answers the requests of every route. It may be used by many goroutines.
+type App struct {
+	settings Settings
+	web      *web.Web
+	log      *slog.Logger
+	limiter  *ratelimit.Limiter
+	accounts *accounts.Accounts
+	codes    *codes.Pool
+}
+
+// New makes an App on db, which the caller opens, migrates and closes.
+func New(db *database.DB, settings Settings, config Config) (*App, error) {
+	if config.Log == nil {
+		config.Log = slog.New(slog.DiscardHandler)
+	}
+	store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults, Now: config.Now})
+	limiter, err := ratelimit.New(store, settings.Secret)
+	if err != nil {
+		return nil, fmt.Errorf("app: RATE_LIMIT_SECRET: %w", err)
+	}
+	return &App{
+		settings: settings,
+		web: web.New(web.Config{
+			Limiter:        limiter,
+			Platform:       settings.Platform,
+			AllowedOrigins: settings.AllowedOrigins,
+			Log:            config.Log,
+			Version:        Version,
+		}),
+		log:      config.Log,
+		limiter:  limiter,
+		accounts: accounts.New(db.DB, accounts.Config{Now: config.Now, Hashed: config.Hashed}),
+		codes:    codes.New(db.DB, codes.Config{Now: config.Now}),
+	}, nil
+}
+
+// PoolSize is how many unused invite codes the embedded database is kept at.
+const PoolSize = 100
+
+// Fill tops up what a new database lacks: the pool of invite codes, to n that are unused, and the demo accounts where
+// the settings allow them. Filling twice is like filling once.
+func (a *App) Fill(ctx context.Context, n int) error {
+	if err := a.codes.Fill(ctx, n); err != nil {
+		return err
+	}
+	if !a.settings.Demo {
+		return nil
+	}
+	for _, role := range []accounts.Role{accounts.Member, accounts.Admin} {
+		if _, err := a.accounts.Demo(ctx, role); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resources are the routes below /api/.
+var resources = map[string]func(*App) web.Resource{
+	"sign-in":      (*App).signIn,
+	"sign-up":      (*App).signUp,
+	"demo-sign-in": (*App).demoSignIn,
+	"codes":        (*App).codePool,
+	"usernames":    (*App).usernames,
+}
+
+// Routes are the names of the resources below /api/, in order.
+func Routes() []string {
+	var names []string
+	for name := range resources {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Handler makes the handler of a resource: route is one of Routes.
+func (a *App) Handler(route string) http.Handler {
+	return bounded(a.web.Handler("/api/"+route, resources[route](a)))
+}
+
+// Unconfigured makes the handler of a resource that can't work: it answers 503, and says why in the log, which err should
+// do without the value of any setting. Route is one of Routes.
+func Unconfigured(route string, platform bool, log *slog.Logger, err error) http.Handler {
+	var methods []string
+	for method := range resources[route](&App{}) {
+		methods = append(methods, method)
+	}
+	slices.Sort(methods)
+	return web.New(web.Config{Platform: platform, Log: log, Version: Version}).Unconfigured("/api/"+route, methods, err)
+}
+
+func bounded(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), requestTime)
+		defer cancel()
+		handler.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// storage marks an error of the database as an outage; what a domain package refuses stays as it is.
+func storage(err error) error {
+	if errors.Is(err, accounts.ErrStore) || errors.Is(err, accounts.ErrBusy) || errors.Is(err, codes.ErrStore) {
+		return web.Unavailable(err)
+	}
+	return err
+}

@@ -1,0 +1,105 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/migration"
+)
+
+// Serve answers a request to a resource of the application that the process's environment describes. It is what the
+// functions in api/ call. The environment is read, and the database opened, at the first request; a process whose
+// environment is wrong answers 503 and says so in the log.
+func Serve(route string, w http.ResponseWriter, r *http.Request) {
+	app, err := process.load(r.Context())
+	if err != nil {
+		Unconfigured(route, os.Getenv("VERCEL") != "", processLog, err).ServeHTTP(w, r)
+		return
+	}
+	app.Handler(route).ServeHTTP(w, r)
+}
+
+// A function has no other place to keep what it opened than its process.
+var (
+	process    loader
+	processLog = NewLog()
+)
+
+// NewLog makes the application's log: JSON lines on standard error.
+func NewLog() *slog.Logger {
+	return slog.New(slog.NewJSONHandler(os.Stderr, nil))
+}
+
+// loader makes the App once. What fails is tried again at the next request: the file may have been locked.
+type loader struct {
+	mu  sync.Mutex
+	app *App
+}
+
+func (l *loader) load(ctx context.Context) (*App, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.app != nil {
+		return l.app, nil
+	}
+	settings, err := FromEnvironment()
+	if err != nil {
+		return nil, err
+	}
+	app, _, err := Open(ctx, settings, Config{Log: processLog})
+	if err != nil {
+		return nil, err
+	}
+	l.app = app
+	return app, nil
+}
+
+// FromEnvironment reads the process's environment, and finds the project's folder from the working directory upwards
+// where there is one. See LoadSettings.
+func FromEnvironment() (Settings, error) {
+	directory, err := os.Getwd()
+	if err != nil {
+		return Settings{}, fmt.Errorf("app: working directory: %w", err)
+	}
+	root, err := FindRoot(directory)
+	if err != nil {
+		root = "" // a deployed function has none
+	}
+	return LoadSettings(os.LookupEnv, root)
+}
+
+// Open makes an App and opens the database of the settings for it, which the caller closes. An embedded file is migrated
+// and filled first; a server is taken as it is, because instances that start must not change it.
+func Open(ctx context.Context, settings Settings, config Config) (*App, *database.DB, error) {
+	db, err := database.Open(database.Config{
+		URL:       settings.DatabaseURL,
+		AuthToken: settings.AuthToken,
+		Deadline:  settings.StoreDeadline,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	app, err := New(db, settings, config)
+	if err == nil && strings.HasPrefix(settings.DatabaseURL, "file:") {
+		err = Prepare(ctx, app, db)
+	}
+	if err != nil {
+		db.Close()
+		return nil, nil, err
+	}
+	return app, db, nil
+}
+
+// Prepare brings a database to the newest schema and fills what a new one lacks.
+func Prepare(ctx context.Context, app *App, db *database.DB) error {
+	if _, err := migration.Up(ctx, db); err != nil {
+		return err
+	}
+	return app.Fill(ctx, PoolSize)
+}

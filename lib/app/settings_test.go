@@ -1,0 +1,231 @@
+package app
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func lookupIn(env map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		value, ok := env[name]
+		return value, ok
+	}
+}
+
+// The value is as secret as a real one: no error may hold it.
+const testSecret = "0123456789abcdef0123456789abcdef"
+
+func platform() map[string]string {
+	return map[string]string{
+		"VERCEL":             "1",
+		"TURSO_DATABASE_URL": "libsql://weir.example.org",
+		"TURSO_AUTH_TOKEN":   "s3cr3t-token",
+		"RATE_LIMIT_SECRET":  testSecret,
+	}
+}
+
+func TestSettingsOnThePlatform(t *testing.T) {
+	env := platform()
+	s, err := LoadSettings(lookupIn(env), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s.Platform || s.DatabaseURL != env["TURSO_DATABASE_URL"] || s.AuthToken != env["TURSO_AUTH_TOKEN"] || string(s.Secret) != testSecret {
+		t.Errorf("got %+v", s)
+	}
+	if s.StoreDeadline != 2*time.Second || s.AllowedOrigins != nil || s.SessionSameSite != http.SameSiteLaxMode || s.Demo {
+		t.Errorf("defaults: got %+v", s)
+	}
+
+	env["STORE_DEADLINE"] = "5ms"
+	env["ALLOWED_ORIGINS"] = "https://App.example.org:443, http://127.0.0.1:3000,https://app.example.org"
+	env["SESSION_SAMESITE"] = "none"
+	env["DEMO"] = "1"
+	s, err = LoadSettings(lookupIn(env), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"https://app.example.org", "http://127.0.0.1:3000"}; !slices.Equal(s.AllowedOrigins, want) {
+		t.Errorf("origins: got %q, want %q", s.AllowedOrigins, want)
+	}
+	if s.StoreDeadline != 5*time.Millisecond || s.SessionSameSite != http.SameSiteNoneMode || !s.Demo {
+		t.Errorf("got %+v", s)
+	}
+}
+
+func TestSettingsOffThePlatformNeedNothing(t *testing.T) {
+	root := t.TempDir()
+	// `vercel dev` sets VERCEL to the empty string.
+	s, err := LoadSettings(lookupIn(map[string]string{"VERCEL": "", "TURSO_DATABASE_URL": "", "RATE_LIMIT_SECRET": ""}), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Platform || s.Root != root || s.DatabaseURL != "file:"+root+"/.data/weir.db" || !s.Demo {
+		t.Errorf("got %+v", s)
+	}
+	again, err := LoadSettings(lookupIn(nil), root)
+	if err != nil || len(s.Secret) < 32 || !bytes.Equal(s.Secret, again.Secret) {
+		t.Errorf("secret: got %d bytes, then %d, %v; want the same 32 or more", len(s.Secret), len(again.Secret), err)
+	}
+	info, err := os.Stat(filepath.Join(root, ".data", "secret"))
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("file: %v, %v; want mode 0600", info.Mode(), err)
+	}
+	if s, err = LoadSettings(lookupIn(map[string]string{"DEMO": "0"}), root); err != nil || s.Demo {
+		t.Errorf("DEMO=0: got %v, %v", s.Demo, err)
+	}
+}
+
+// D16: every variable unset, empty and blank, where that is wrong, and set to what isn't allowed.
+func TestAWrongSettingIsAnErrorThatNamesTheVariable(t *testing.T) {
+	const unset = "(unset)"
+	for _, c := range []struct {
+		name  string
+		value string
+	}{
+		{"TURSO_DATABASE_URL", unset},
+		{"TURSO_DATABASE_URL", ""},
+		{"TURSO_DATABASE_URL", "  "},
+		{"TURSO_DATABASE_URL", "libsql://s3cr3t.example.org?authToken=s3cr3t"},
+		{"TURSO_DATABASE_URL", "file:s3cr3t.db"},
+		{"TURSO_AUTH_TOKEN", "  "},
+		{"TURSO_AUTH_TOKEN", "s3cr3t\n"},
+		{"RATE_LIMIT_SECRET", unset},
+		{"RATE_LIMIT_SECRET", ""},
+		{"RATE_LIMIT_SECRET", "  "},
+		{"RATE_LIMIT_SECRET", strings.Repeat(" ", 40)},
+		{"RATE_LIMIT_SECRET", "s3cr3t9abcdef0123456789abcdef01"},
+		{"VERCEL", "  "},
+		{"STORE_DEADLINE", "\t"},
+		{"STORE_DEADLINE", "2"},
+		{"STORE_DEADLINE", "0s"},
+		{"STORE_DEADLINE", "-1s"},
+		{"STORE_DEADLINE", "999us"},
+		{"STORE_DEADLINE", "31s"},
+		{"ALLOWED_ORIGINS", "  "},
+		{"ALLOWED_ORIGINS", "*"},
+		{"ALLOWED_ORIGINS", "null"},
+		{"ALLOWED_ORIGINS", "https://*.example.org"},
+		{"ALLOWED_ORIGINS", "https://app.example.org/"},
+		{"ALLOWED_ORIGINS", "https://app.example.org?x"},
+		{"ALLOWED_ORIGINS", "https://me@app.example.org"},
+		{"ALLOWED_ORIGINS", "https://app.example.org:"},
+		{"ALLOWED_ORIGINS", "https://app.example.org,"},
+		{"ALLOWED_ORIGINS", "app.example.org"},
+		{"ALLOWED_ORIGINS", "ftp://app.example.org"},
+		{"SESSION_SAMESITE", " "},
+		{"SESSION_SAMESITE", "strict"},
+		{"DEMO", " "},
+		{"DEMO", "yes"},
+	} {
+		t.Run(c.name+"="+c.value, func(t *testing.T) {
+			env := platform()
+			env[c.name] = c.value
+			if c.value == unset {
+				delete(env, c.name)
+			}
+			s, err := LoadSettings(lookupIn(env), t.TempDir())
+			if err == nil {
+				t.Fatalf("no error, got %+v", s)
+			}
+			if !strings.Contains(err.Error(), c.name) || strings.Contains(err.Error(), "s3cr3t") || strings.Contains(err.Error(), testSecret) {
+				t.Errorf("error text %q", err)
+			}
+			if s.Secret != nil || s.DatabaseURL != "" {
+				t.Errorf("an error came with settings: %+v", s)
+			}
+		})
+	}
+}
+
+func TestAllWrongSettingsAreReportedAtOnce(t *testing.T) {
+	_, err := LoadSettings(lookupIn(map[string]string{"VERCEL": "1", "STORE_DEADLINE": "soon", "DEMO": "maybe"}), "")
+	for _, name := range []string{"TURSO_DATABASE_URL", "RATE_LIMIT_SECRET", "STORE_DEADLINE", "DEMO"} {
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%v does not name %s", err, name)
+		}
+	}
+	_, err = LoadSettings(lookupIn(nil), "")
+	for _, name := range []string{"TURSO_DATABASE_URL", "RATE_LIMIT_SECRET"} {
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("without a project folder: %v does not name %s", err, name)
+		}
+	}
+}
+
+func TestProcessesThatMakeTheSecretAtOnceGetTheSame(t *testing.T) {
+	const processes = 20
+	if root := os.Getenv("WEIR_TEST_SECRET_ROOT"); root != "" {
+		secret, err := LocalSecret(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		os.Stdout.WriteString("secret:" + string(secret) + "\n")
+		return
+	}
+	root := t.TempDir()
+	outputs := make(chan string, processes)
+	for range processes {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), "WEIR_TEST_SECRET_ROOT="+root)
+		go func() {
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				outputs <- err.Error() + string(out)
+				return
+			}
+			first, _, _ := strings.Cut(string(out), "\n")
+			outputs <- first
+		}()
+	}
+	seen := map[string]int{}
+	for range processes {
+		seen[<-outputs]++
+	}
+	if len(seen) != 1 {
+		t.Errorf("got %v, want one secret", seen)
+	}
+	if left, err := os.ReadDir(filepath.Join(root, ".data")); err != nil || len(left) != 1 {
+		t.Errorf("files: %v, %v; want the secret alone", left, err)
+	}
+}
+
+func TestAShortLocalSecretIsNotUsed(t *testing.T) {
+	root := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(root, ".data"), 0o700), os.WriteFile(filepath.Join(root, ".data", "secret"), []byte("short"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadSettings(lookupIn(nil), root); err == nil || strings.Contains(err.Error(), "short\"") {
+		t.Errorf("got %v, want an error", err)
+	}
+}
+
+func TestTheRootIsFoundFromBelowVercelDevsFolder(t *testing.T) {
+	root := t.TempDir()
+	below := filepath.Join(root, ".vercel", "cache", "go", "x1y2")
+	err := errors.Join(
+		os.MkdirAll(below, 0o755),
+		os.Mkdir(filepath.Join(root, "api"), 0o755),
+		os.Mkdir(filepath.Join(root, ".vercel", "api"), 0o755), // alone it doesn't make a root
+		os.WriteFile(filepath.Join(root, "vercel.json"), []byte("{}"), 0o644),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, start := range []string{root, below} {
+		if got, err := FindRoot(start); err != nil || got != root {
+			t.Errorf("from %s: got %q, %v; want %q", start, got, err, root)
+		}
+	}
+	if got, err := FindRoot(t.TempDir()); err == nil {
+		t.Errorf("from outside: got %q, want an error", got)
+	}
+}

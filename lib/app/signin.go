@@ -1,0 +1,120 @@
+package app
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/weirlimits/weir/lib/accounts"
+	"github.com/weirlimits/weir/lib/ratelimit"
+	"github.com/weirlimits/weir/lib/web"
+)
+
+// sessionCookie holds the session's token.
+const sessionCookie = "weir_session"
+
+// maxNameBytes bounds the name of a sign-in: longer than any account's, and short enough to be hashed at no cost.
+const maxNameBytes = 256
+
+type identity struct {
+	Username accounts.Name `json:"username"`
+	Role     accounts.Role `json:"role"`
+}
+
+type currentSession struct {
+	identity
+	ExpiresAt time.Time `json:"expiresAt"`
+}
+
+type credentials struct {
+	Username string `json:"username"`
+	Password string `json:"password"`
+}
+
+func (a *App) signIn() web.Resource {
+	return web.Resource{
+		http.MethodPost:   web.Body([]ratelimit.Policy{signIn}, 0, guess, a.checkPassword),
+		http.MethodGet:    web.Query([]ratelimit.Policy{session}, nil, a.whoAmI),
+		http.MethodDelete: web.Query([]ratelimit.Policy{session}, nil, a.signOut),
+	}
+}
+
+// guess charges a sign-in to the name it is for, whatever the password and whether there is such an account.
+func guess(_ *web.Call, in credentials) ([]ratelimit.Charge, error) {
+	if len(in.Username) > maxNameBytes {
+		return nil, web.BadRequest("username", "A user name is not that long.")
+	}
+	if _, err := ratelimit.CanonicalAccount(in.Username); err != nil {
+		return nil, web.BadRequest("username", "Please give your user name.")
+	}
+	if in.Password == "" {
+		return nil, web.BadRequest("password", "Please give your password.")
+	}
+	return []ratelimit.Charge{failedSignIns.Charge(in.Username)}, nil
+}
+
+func (a *App) checkPassword(call *web.Call, in credentials) (web.Reply, error) {
+	account, err := a.accounts.Authenticate(call.Context(), in.Username, in.Password)
+	if errors.Is(err, accounts.ErrCredentials) {
+		return web.Reply{}, web.Unauthorized("The user name or the password is wrong.")
+	}
+	// Only a wrong password counts: not a right one, nor one that nobody came to look at. Should giving back fail, the
+	// account is left with one unit less in this window, which is no reason to refuse its owner.
+	if err := a.limiter.GiveBack(call.Context(), call.Reservation(failedSignIns.Name)); err != nil {
+		a.log.WarnContext(call.Context(), "a sign-in that did not fail stays counted", slog.String("error", err.Error()))
+	}
+	if err != nil {
+		return web.Reply{}, storage(err)
+	}
+	return a.startSession(call, account)
+}
+
+func (a *App) startSession(call *web.Call, account accounts.Account) (web.Reply, error) {
+	token, expires, err := a.accounts.StartSession(call.Context(), account)
+	if err != nil {
+		return web.Reply{}, storage(err)
+	}
+	return web.Reply{
+		Body:    identity{account.Name, account.Role},
+		Cookies: []*http.Cookie{a.cookie(token, expires)},
+	}, nil
+}
+
+func (a *App) whoAmI(call *web.Call) (web.Reply, error) {
+	token := call.Cookie(sessionCookie)
+	account, expires, renewed, err := a.accounts.Session(call.Context(), token)
+	if errors.Is(err, accounts.ErrNoSession) {
+		return web.Reply{}, web.Unauthorized("You are not signed in.")
+	}
+	if err != nil {
+		return web.Reply{}, storage(err)
+	}
+	reply := web.Reply{Body: currentSession{identity{account.Name, account.Role}, expires.UTC()}}
+	if renewed {
+		reply.Cookies = []*http.Cookie{a.cookie(token, expires)}
+	}
+	return reply, nil
+}
+
+func (a *App) signOut(call *web.Call) (web.Reply, error) {
+	if err := a.accounts.EndSession(call.Context(), call.Cookie(sessionCookie)); err != nil {
+		return web.Reply{}, storage(err)
+	}
+	gone := a.cookie("", time.Time{})
+	gone.MaxAge = -1
+	return web.Reply{Cookies: []*http.Cookie{gone}}, nil
+}
+
+// cookie holds a token out of reach of scripts and, on the platform, of connections without TLS.
+func (a *App) cookie(token string, expires time.Time) *http.Cookie {
+	return &http.Cookie{
+		Name:     sessionCookie,
+		Value:    token,
+		Path:     "/",
+		Expires:  expires,
+		HttpOnly: true,
+		Secure:   a.settings.Platform || a.settings.SessionSameSite == http.SameSiteNoneMode,
+		SameSite: a.settings.SessionSameSite,
+	}
+}

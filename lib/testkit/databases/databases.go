@@ -1,0 +1,56 @@
+// Package databases opens migrated databases for tests: the embedded file, a Hrana server with SQLite behind it, and the
+// real Turso server.
+package databases
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/migration"
+	"github.com/weirlimits/weir/lib/testkit/hrana"
+	"github.com/weirlimits/weir/lib/testkit/turso"
+)
+
+// deadline of a call: a busy machine that also compiles must not fail a test of something else.
+const deadline = 20 * time.Second
+
+// Open opens a database, brings it to the newest schema and closes it with the test.
+func Open(t testing.TB, url string) *database.DB {
+	t.Helper()
+	db, err := database.Open(database.Config{URL: url, Deadline: deadline})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	if _, err := migration.Up(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+// File opens a new file.
+func File(t testing.TB) *database.DB {
+	t.Helper()
+	return Open(t, "file:"+filepath.Join(t.TempDir(), "weir.db"))
+}
+
+// Hrana opens a new database behind a healthy Hrana server.
+func Hrana(t testing.TB) *database.DB {
+	t.Helper()
+	return Open(t, hrana.Start(t, hrana.Config{}).URL)
+}
+
+// Turso opens a new database on the Turso server. Where the server is missing it does what turso.Require does.
+func Turso(t testing.TB) *database.DB {
+	t.Helper()
+	return Open(t, turso.Start(t).URL)
+}
+
+// Each runs a test on a new database of each kind.
+func Each(t *testing.T, test func(t *testing.T, db *database.DB)) {
+	t.Run("file", func(t *testing.T) { test(t, File(t)) })
+	t.Run("hrana", func(t *testing.T) { test(t, Hrana(t)) })
+	t.Run("turso", func(t *testing.T) { test(t, Turso(t)) })
+}

@@ -1,0 +1,179 @@
+// Command dev runs the whole application in one process: every function and the page, on the embedded database file.
+//
+//	go run ./scripts/dev [-listen 127.0.0.1:3000] [-db URL]
+//
+// The database is migrated and filled with a pool of invite codes and the demo accounts; the embedded file is made. With
+// VERCEL=1 in the environment the platform's address headers are believed, so that a test can play many clients.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/weirlimits/weir/lib/app"
+)
+
+func main() {
+	listen := flag.String("listen", "127.0.0.1:3000", "address to serve at")
+	db := flag.String("db", "", "URL of the database; default: TURSO_DATABASE_URL, or else the embedded file .data/weir.db")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "dev: unexpected argument %q\n", flag.Arg(0))
+		flag.Usage()
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *listen, *db); err != nil {
+		fmt.Fprintln(os.Stderr, "dev:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, listen, db string) error {
+	directory, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	root, err := app.FindRoot(directory)
+	if err != nil {
+		return err
+	}
+	log := app.NewLog()
+	api, end, err := functions(ctx, root, db, log)
+	if err != nil {
+		return err
+	}
+	defer end()
+	page, err := page(root)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", listen)
+	if err != nil {
+		return fmt.Errorf("%w (another address: -listen 127.0.0.1:PORT)", err)
+	}
+	fmt.Printf("Weir is at http://%s\n", listener.Addr())
+	return serve(ctx, listener, handler(api, page), log)
+}
+
+// functions opens the application and gives the handler of each of its routes. When a setting is wrong they answer what
+// the deployed functions would: 503, with the reason in the log.
+func functions(ctx context.Context, root, db string, log *slog.Logger) (api func(route string) http.Handler, end func() error, err error) {
+	settings, wrong := app.LoadSettings(environment(root, db), root)
+	if wrong != nil {
+		fmt.Fprintf(os.Stderr, "dev: the functions answer 503 until this is mended:\n%v\n", wrong)
+		unconfigured := func(route string) http.Handler { return app.Unconfigured(route, false, log, wrong) }
+		return unconfigured, func() error { return nil }, nil
+	}
+	settings.Demo = true
+	application, database, err := app.Open(ctx, settings, app.Config{Log: log})
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := app.Prepare(ctx, application, database); err != nil {
+		database.Close()
+		return nil, nil, err
+	}
+	return application.Handler, database.Close, nil
+}
+
+// environment is the process's, with what -db and the project's folder say instead of it where the platform would
+// require a setting: VERCEL=1 means here that its headers are believed, not that nothing can be kept locally.
+func environment(root, db string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		value, found := os.LookupEnv(name)
+		switch {
+		case name == "TURSO_DATABASE_URL" && db != "":
+			return db, true
+		case value != "":
+			return value, found
+		case name == "TURSO_DATABASE_URL":
+			return app.LocalDatabaseURL(root), true
+		case name == "RATE_LIMIT_SECRET":
+			secret, err := app.LocalSecret(root)
+			return string(secret), err == nil
+		}
+		return value, found
+	}
+}
+
+// handler serves the functions below /api/ and the page everywhere else.
+func handler(api func(route string) http.Handler, page http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	for _, route := range app.Routes() {
+		mux.Handle("/api/"+route, api(route))
+	}
+	mux.HandleFunc("/api/", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusNotFound)
+		io.WriteString(w, `{"type":"about:blank","title":"Not Found","status":404,"detail":"There is no such function."}`)
+	})
+	mux.Handle("/", page)
+	return mux
+}
+
+// page serves public/ with the header fields that vercel.json gives it on the platform.
+func page(root string) (http.Handler, error) {
+	text, err := os.ReadFile(filepath.Join(root, "vercel.json"))
+	if err != nil {
+		return nil, err
+	}
+	var config struct {
+		Headers []struct {
+			Headers []struct{ Key, Value string }
+		}
+	}
+	if err := json.Unmarshal(text, &config); err != nil {
+		return nil, fmt.Errorf("vercel.json: %w", err)
+	}
+	files := http.FileServer(http.Dir(filepath.Join(root, "public")))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, rule := range config.Headers {
+			for _, field := range rule.Headers {
+				w.Header().Set(field.Key, field.Value)
+			}
+		}
+		files.ServeHTTP(w, r)
+	}), nil
+}
+
+func serve(ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger) error {
+	server := &http.Server{
+		Handler:           handler,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    32 << 10,
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- server.Serve(listener) }()
+	select {
+	case err := <-stopped:
+		return err
+	case <-ctx.Done():
+	}
+	last, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := server.Shutdown(last); err != nil {
+		return err
+	}
+	if err := <-stopped; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
