@@ -34,12 +34,11 @@ const maxDuration = 60 * time.Second
 type Process struct {
 	child *child.Process
 
-	do     sync.Mutex      // held for the time of one invocation
-	events chan invocation // to the handler of …/next
+	events chan invocation // to the handler of …/next, which the function calls when it is free
 	closed chan struct{}
 
 	mu      sync.Mutex
-	pending map[string]chan<- outcome // the invocation that runs, by request id
+	pending map[string]chan<- outcome // invocations that run or wait, by request id
 }
 
 type invocation struct {
@@ -102,9 +101,6 @@ func (p *Process) Do(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.do.Lock()
-	defer p.do.Unlock()
-
 	inv := invocation{rand.Text(), event}
 	result := make(chan outcome, 1)
 	p.mu.Lock()
