@@ -17,7 +17,7 @@ const testTimeout = "5m"
 // slowUnderRace are the packages whose tests mostly wait for other programs or for SQLite, which is compiled to Go and some
 // ten times slower under the race detector; their concurrency is the database's, not Go's.
 var slowUnderRace = []string{
-	"/api", "/scripts", "/lib/ratelimit/sqlstore", "/lib/testkit/vercel", "/lib/testkit/turso",
+	"/api", "/scripts", "/lib/testkit/vercel", "/lib/testkit/turso",
 }
 
 // raceTests runs the tests of the packages that share memory between goroutines under the race detector, which needs cgo.

@@ -67,7 +67,7 @@ func TestStoreInAFile(t *testing.T) {
 func TestStoreOverHrana(t *testing.T) {
 	storetest.Run(t, func(t *testing.T, now func() time.Time) storetest.Harness {
 		h := harness(t, databases.Hrana(t), now)
-		h.Streams = 50
+		h.Streams = 20
 		return h
 	})
 }
