@@ -14,8 +14,7 @@ import (
 // testTimeout bounds one package's tests. The slowest take about a minute on two cores.
 const testTimeout = "5m"
 
-// slowUnderRace are the packages whose tests mostly wait for other programs or for SQLite, which is compiled to Go and some
-// ten times slower under the race detector; their concurrency is the database's, not Go's.
+// slowUnderRace are the packages whose tests mostly wait for other programs, where the race detector would find nothing.
 var slowUnderRace = []string{
 	"/api", "/scripts", "/lib/testkit/vercel", "/lib/testkit/turso",
 }
