@@ -133,7 +133,7 @@ func number(t *testing.T, db *sql.DB, query string) (n int) {
 	return n
 }
 
-// B1, B3 of the requirements; A01, A02: the functions as they are deployed, each request in an instance of its own.
+// Rows B1, B3; cases A01, A02: the functions as they are deployed, each request in an instance of its own.
 func TestTwentyBuiltFunctionsAtALimitOfTenAdmitTen(t *testing.T) {
 	vercel.Require(t)
 	turso.Require(t)
@@ -163,7 +163,7 @@ func TestTwentyBuiltFunctionsAtALimitOfTenAdmitTen(t *testing.T) {
 	}
 }
 
-// B3: vercel dev compiles and starts a process for every request.
+// Row B3: vercel dev compiles and starts a process for every request.
 func TestTwentyRequestsThroughVercelDevAtALimitOfTenAdmitTen(t *testing.T) {
 	server := vercel.Dev(t, nil)
 	// The first request makes the database. Later ones tell how much of the minute is left: a burst takes some seconds.
@@ -209,7 +209,7 @@ func TestTwentyRequestsThroughVercelDevAtALimitOfTenAdmitTen(t *testing.T) {
 	})
 }
 
-// sources are files that must not be had from a deployment. D10
+// sources are files that must not be had from a deployment: case D10.
 func sources(t *testing.T) []string {
 	t.Helper()
 	paths := []string{"go.mod", "go.sum", "vercel.json", "README.md", "lib/app/app.go", "lib/ratelimit/limiter.go", "scripts/dev/main.go"}
@@ -223,7 +223,7 @@ func sources(t *testing.T) []string {
 	return paths
 }
 
-// D10 of the cases: what vercel build publishes is the page.
+// Case D10: what vercel build publishes is the page.
 func TestTheStaticOutputIsThePageAndNothingElse(t *testing.T) {
 	output := vercel.Build(t)
 	list := func(root string) (files []string) {
@@ -254,7 +254,7 @@ func TestTheStaticOutputIsThePageAndNothingElse(t *testing.T) {
 	}
 }
 
-// C08, D18 of the cases; E3 of the requirements: what a cold start asks of the database.
+// Row E3; cases C08, D18: what a cold start asks of the database.
 func TestAColdStartAsksOnlyForItsDecision(t *testing.T) {
 	vercel.Require(t)
 	server := hrana.Start(t, hrana.Config{})
@@ -286,7 +286,7 @@ func TestAColdStartAsksOnlyForItsDecision(t *testing.T) {
 	}
 }
 
-// D16: no setting missing, blank or wrong ends a process; every route answers 503 and the log names the setting.
+// Case D16: no setting missing, blank or wrong ends a process; every route answers 503 and the log names the setting.
 func TestAMissingSettingIsSaidInTheLogAndAnsweredWith503(t *testing.T) {
 	vercel.Require(t)
 	const short = "too short to be a secret"
@@ -321,7 +321,7 @@ func TestAMissingSettingIsSaidInTheLogAndAnsweredWith503(t *testing.T) {
 	}
 }
 
-// D11, D12: the whole way of a person through the built functions.
+// Cases D11, D12: the whole way of a person through the built functions.
 func TestAPersonSignsUpAndInOnTheBuiltFunctions(t *testing.T) {
 	vercel.Require(t)
 	turso.Require(t)
@@ -361,7 +361,58 @@ func TestAPersonSignsUpAndInOnTheBuiltFunctions(t *testing.T) {
 		t.Errorf("who am I: %s", got.body)
 	}
 	do("demo-sign-in", request("POST", "/api/demo-sign-in", "203.0.113.9", `{"role":"admin"}`), http.StatusOK)
-	do("sign-in", request("POST", "/api/sign-in", "", `{`+person+`}`), http.StatusServiceUnavailable) // A38: nobody's address
+	do("sign-in", request("POST", "/api/sign-in", "", `{`+person+`}`), http.StatusServiceUnavailable) // case A38: nobody's address
+}
+
+// Rows E11, E1; case D11: a service in another language asks the built function, with a policy of each algorithm.
+func TestAServiceAsksTheBuiltFunction(t *testing.T) {
+	vercel.Require(t)
+	turso.Require(t)
+	server := turso.Start(t)
+	migrated(t, server.URL)
+	const token, timer = "the-token-of-other-services-in-tests", "the-secret-of-the-timer"
+	environment := append(platform(server.URL), "LIMITS_API_TOKEN="+token, "CRON_SECRET="+timer, `RATE_LIMIT_POLICIES=[
+		{"name": "fixed", "algorithm": "fixed-window", "limit": 5, "window": "24h"},
+		{"name": "sliding", "algorithm": "sliding-window", "limit": 5, "window": "24h"},
+		{"name": "log", "algorithm": "sliding-log", "limit": 5, "window": "24h"},
+		{"name": "bucket", "algorithm": "token-bucket", "limit": 5, "window": "24h"},
+		{"name": "queue", "algorithm": "leaky-bucket", "limit": 1, "window": "24h", "queue": 4}]`)
+	do := func(method, path, bearer, body string) answer {
+		t.Helper()
+		instance := lambda.Start(t, bootstrap(t, "limits"), environment)
+		r := request(method, path, "", body)
+		r.Header.Set("Authorization", "Bearer "+bearer)
+		response, err := instance.Do(r)
+		got := read(t, response, err)
+		if got.status >= 500 {
+			t.Errorf("%s %s answers %d: %s", method, path, got.status, instance.Output())
+		}
+		if strings.Contains(instance.Output()+got.body, token) || strings.Contains(instance.Output(), "someone") {
+			t.Errorf("the log or the answer tells too much: %s", instance.Output())
+		}
+		return got
+	}
+	var limits []string
+	for _, name := range []string{"fixed", "sliding", "log", "bucket", "queue"} {
+		limits = append(limits, `{"policy":"`+name+`","subject":"someone"}`)
+	}
+	for i := range 6 {
+		got := do("POST", "/api/limits", token, `{"limits":[`+strings.Join(limits, ",")+`]}`)
+		if want := fmt.Sprintf(`{"allowed":%t,`, i < 5); got.status != http.StatusOK || !strings.HasPrefix(got.body, want) {
+			t.Fatalf("decision %d: status %d, %s", i+1, got.status, got.body)
+		}
+	}
+	if got := do("GET", "/api/limits", token, ""); got.status != http.StatusOK || strings.Count(got.body, `"activeKeys":1`) != 5 {
+		t.Errorf("the state: %d %s", got.status, got.body)
+	}
+	if got := do("GET", "/api/limits?op=sweep", timer, ""); got.body != `{"deleted":0,"done":true}` {
+		t.Errorf("the sweep: %d %s", got.status, got.body)
+	}
+	for _, path := range []string{"/api/limits?op=sweep", "/api/limits"} {
+		if got := do("GET", path, "wrong", ""); got.status != http.StatusUnauthorized || got.header.Get("WWW-Authenticate") == "" {
+			t.Errorf("GET %s with a wrong token: %d %v", path, got.status, got.header)
+		}
+	}
 }
 
 func TestMain(m *testing.M) { os.Exit(vercel.Main(m)) }

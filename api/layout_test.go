@@ -34,7 +34,7 @@ var packageText = regexp.MustCompile(`\bpackage\W+\S+\b`)
 func judge(file string, src []byte) (handler string, faults []string) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 
-	// D17: a dynamic segment's value can't be told from a query parameter.
+	// Case D17: a dynamic segment's value can't be told from a query parameter.
 	if strings.ContainsAny(file, "[]") {
 		fault("the file name has a dynamic segment")
 	}
@@ -47,11 +47,11 @@ func judge(file string, src []byte) (handler string, faults []string) {
 	if f.Name.Name != "handler" {
 		fault("package %s, must be handler", f.Name.Name)
 	}
-	// D07
+	// Case D07.
 	if m := packageText.FindIndex(src); m == nil || m[0] != fset.Position(f.Package).Offset {
 		fault("the first text that looks like a package clause is not the clause")
 	}
-	// D06: files to embed are not there under vercel dev; a build constraint may leave the function out.
+	// Case D06: files to embed are not there under vercel dev; a build constraint may leave the function out.
 	for _, group := range f.Comments {
 		for _, c := range group.List {
 			if strings.HasPrefix(c.Text, "//go:") || strings.HasPrefix(c.Text, "// +build") {
@@ -59,7 +59,7 @@ func judge(file string, src []byte) (handler string, faults []string) {
 			}
 		}
 	}
-	// D01 and D03: the builder's main package is outside this module, and its analysis knows net/http by that name only.
+	// Cases D01, D03: the builder's main package is outside this module, and its analysis knows net/http by that name only.
 	for _, imp := range f.Imports {
 		path := strings.Trim(imp.Path.Value, `"`)
 		if path != "net/http" && path != modulePath+"/lib/app" {
@@ -69,7 +69,7 @@ func judge(file string, src []byte) (handler string, faults []string) {
 			fault("import of %s as %s, must keep its name", path, imp.Name.Name)
 		}
 	}
-	// D02, D03, D05: one handler and nothing else.
+	// Cases D02, D03, D05: one handler and nothing else.
 	for _, decl := range f.Decls {
 		switch d := decl.(type) {
 		case *ast.FuncDecl:
@@ -91,7 +91,7 @@ func judge(file string, src []byte) (handler string, faults []string) {
 	if !strings.HasSuffix(handler, "Handler") || handler == "Handler" {
 		fault("handler %s, must be named SomethingHandler", handler)
 	}
-	// D04: the builder renames text, also in comments and string literals.
+	// Case D04: the builder renames text, also in comments and string literals.
 	if n := strings.Count(string(src), handler); n != 1 {
 		fault("%s occurs %d times as text, must be once", handler, n)
 	}
@@ -194,7 +194,7 @@ func functionFiles(t *testing.T) []string {
 	return files
 }
 
-// D02, D03, D04, D05, D07, D17.
+// Cases D02, D03, D04, D05, D07, D17.
 func TestEveryFileIsOneFunctionAsTheBuilderTakesIt(t *testing.T) {
 	files := functionFiles(t)
 	if len(files) > maxFunctions {
@@ -217,7 +217,7 @@ func TestEveryFileIsOneFunctionAsTheBuilderTakesIt(t *testing.T) {
 	}
 }
 
-// D05: the builder takes files in folders below api/ for functions too.
+// Case D05: the builder takes files in folders below api/ for functions too.
 func TestTheFolderHasNoFolderInIt(t *testing.T) {
 	entries, err := os.ReadDir(".")
 	if err != nil {
@@ -264,7 +264,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// B22 and D01: every function builds without cgo after the builder's rewriting, where api/ belongs to a module named
+// Cases B22, D01: every function builds without cgo after the builder's rewriting, where api/ belongs to a module named
 // handler and everything else to this one.
 func TestEveryFunctionBuildsAfterTheBuildersRewriting(t *testing.T) {
 	root, dir := root(t), t.TempDir()
@@ -308,7 +308,7 @@ func main() { bridge.Start(http.HandlerFunc(handler.`+renamed+`)) }
 	}
 }
 
-// D06: vercel dev compiles the one file alone, as package main beside a main function of its own.
+// Case D06: vercel dev compiles the one file alone, as package main beside a main function of its own.
 func TestEveryFileCompilesAlone(t *testing.T) {
 	root := root(t)
 	for _, file := range functionFiles(t) {
@@ -385,14 +385,14 @@ func TestTheJudgeOfGoModFindsEachFault(t *testing.T) {
 	}
 }
 
-// D08
+// Case D08.
 func TestGoModIsAsTheBuilderNeedsIt(t *testing.T) {
 	for _, fault := range judgeModule(run(t, root(t), nil, "go", "mod", "edit", "-json")) {
 		t.Errorf("go.mod %s", fault)
 	}
 }
 
-// D08, D10: files whose mere presence changes what a deployment is.
+// Cases D08, D10: files whose mere presence changes what a deployment is.
 func TestTheRootHoldsOnlyWhatADeploymentExpects(t *testing.T) {
 	root := root(t)
 	unwanted := []string{"*.go", "cmd/api/main.go", "cmd/server/main.go", "package.json", "go.work", "vendor"}
@@ -427,16 +427,30 @@ func judgeConfig(config string) (faults []string) {
 			faults = append(faults, fmt.Sprintf("runtime %v for %s, must be none", runtime, pattern))
 		}
 	}
+	crons, _ := c["crons"].([]any)
+	for _, each := range crons {
+		cron, _ := each.(map[string]any)
+		path, _, _ := strings.Cut(fmt.Sprint(cron["path"]), "?")
+		if _, err := os.Stat(strings.TrimPrefix(path, "/api/") + ".go"); err != nil {
+			faults = append(faults, fmt.Sprintf("cron of %s, which is no function", path))
+		}
+		// What the Hobby plan takes; with more, the deployment fails.
+		if schedule := fmt.Sprint(cron["schedule"]); !regexp.MustCompile(`^\d+ \d+ `).MatchString(schedule) {
+			faults = append(faults, fmt.Sprintf("cron at %s, must be once a day at most", schedule))
+		}
+	}
 	return faults
 }
 
-// D09
+// Case D09.
 func TestTheDeploymentsConfigurationHasNoFrameworkAndNoRuntime(t *testing.T) {
 	for want, config := range map[string]string{
 		"unexpected end": `{`,
 		"must be null":   `{}`,
 		"framework go":   `{"framework": "go"}`,
 		"must be none":   `{"framework": null, "functions": {"api/*.go": {"runtime": "go1.x"}}}`,
+		"no function":    `{"framework": null, "crons": [{"path": "/api/sweep", "schedule": "0 4 * * *"}]}`,
+		"once a day":     `{"framework": null, "crons": [{"path": "/api/limits", "schedule": "0 * * * *"}]}`,
 	} {
 		if faults := strings.Join(judgeConfig(config), "\n"); !strings.Contains(faults, want) {
 			t.Errorf("%s: faults %q, want one with %q", config, faults, want)

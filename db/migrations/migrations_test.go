@@ -51,7 +51,7 @@ func statements(text string) (all [][]string, rest []string) {
 func lint(text string) (faults []string) {
 	all, rest := statements(text)
 	if len(all) == 0 {
-		faults = append(faults, "no statement") // B10
+		faults = append(faults, "no statement") // case B10
 	}
 	if len(rest) > 0 {
 		faults = append(faults, "no semicolon at the end")
@@ -61,7 +61,7 @@ func lint(text string) (faults []string) {
 			continue
 		}
 		first := strings.ToUpper(s[0])
-		// C04: each migration already runs in a transaction, in which these fail or do nothing.
+		// Case C04: each migration already runs in a transaction, in which these fail or do nothing.
 		if slices.Contains([]string{"BEGIN", "COMMIT", "END", "ROLLBACK", "SAVEPOINT", "RELEASE", "VACUUM", "PRAGMA", "ATTACH", "DETACH"}, first) {
 			faults = append(faults, first+" does not belong in a migration")
 		}
@@ -73,7 +73,7 @@ func lint(text string) (faults []string) {
 			if !strings.HasSuffix(text, ") STRICT") {
 				faults = append(faults, "table without STRICT, or with another option: "+s[2]) // Turso refuses WITHOUT ROWID
 			}
-			// B14: in a STRICT table only these types are left, and none of them is a time.
+			// Case B14: in a STRICT table only these types are left, and none of them is a time.
 			if regexp.MustCompile(`\b(TIMESTAMP|DATETIME|DATE|ANY)\b`).MatchString(text) {
 				faults = append(faults, "table with a column of a type other than INTEGER, REAL, TEXT and BLOB: "+s[2])
 			}
@@ -99,7 +99,7 @@ func readAll(t *testing.T) map[string]string {
 	return files
 }
 
-// C04, B10, B14.
+// Cases C04, B10, B14.
 func TestEveryMigrationKeepsTheRules(t *testing.T) {
 	for name, text := range readAll(t) {
 		for _, fault := range lint(text) {
@@ -202,16 +202,19 @@ func stored(t *testing.T, db *database.DB) (names []string) {
 	return names
 }
 
-// C05: all of a file runs, and all of it goes back, on both engines.
+// engines start an empty database and give its URL.
+var engines = map[string]func(t *testing.T) string{
+	"embedded file": func(t *testing.T) string { return "file:" + filepath.Join(t.TempDir(), "weir.db") },
+	"Turso server":  func(t *testing.T) string { return turso.Start(t).URL },
+}
+
+// Case C05: all of a file runs, and all of it goes back, on both engines.
 func TestUpMakesEveryTableIndexAndTriggerAndDownLeavesNone(t *testing.T) {
 	want := created(t)
 	if len(want) < 5 {
 		t.Fatalf("parsed only %v", want)
 	}
-	for name, open := range map[string]func(t *testing.T) string{
-		"embedded file": func(t *testing.T) string { return "file:" + filepath.Join(t.TempDir(), "weir.db") },
-		"Turso server":  func(t *testing.T) string { return turso.Start(t).URL },
-	} {
+	for name, open := range engines {
 		t.Run(name, func(t *testing.T) {
 			db, err := database.Open(database.Config{URL: open(t)})
 			if err != nil {
@@ -230,6 +233,31 @@ func TestUpMakesEveryTableIndexAndTriggerAndDownLeavesNone(t *testing.T) {
 				}
 				if got := stored(t, db); len(got) > 0 {
 					t.Errorf("after down: got %q, want none", got)
+				}
+			}
+		})
+	}
+}
+
+// A program that brings its own tables applies RateLimits beside them: no name may be one that it uses.
+func TestTheLimitersTablesAreToBeHadAlone(t *testing.T) {
+	for name, open := range engines {
+		t.Run(name, func(t *testing.T) {
+			db, err := database.Open(database.Config{URL: open(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			if _, err := db.Exec("BEGIN; " + migrations.RateLimits + " COMMIT;"); err != nil {
+				t.Fatal(err)
+			}
+			got := stored(t, db)
+			if len(got) == 0 {
+				t.Error("it makes nothing")
+			}
+			for _, item := range got {
+				if _, name, _ := strings.Cut(item, " "); !strings.HasPrefix(name, "rate_limit") {
+					t.Errorf("it makes %s", item)
 				}
 			}
 		})

@@ -96,7 +96,7 @@ func TestABorrowedCodeMakesOneMember(t *testing.T) {
 		if n := f.count(t, "accounts"); n != 1 {
 			t.Errorf("%d accounts, want 1", n)
 		}
-		// A40: any spelling signs in.
+		// Case A40: any spelling signs in.
 		for _, spelling := range []string{"anna", " ANNA\t"} {
 			if got, err := f.Authenticate(t.Context(), spelling, password); got != account || err != nil {
 				t.Errorf("%q: %+v, %v", spelling, got, err)
@@ -130,7 +130,7 @@ func TestACodeMakesAnAccountOnlyWhileItIsBorrowed(t *testing.T) {
 	})
 }
 
-// E15: names are public, and a taken one keeps the code.
+// Case E15: names are public, and a taken one keeps the code.
 func TestATakenOrReservedNameKeepsTheCode(t *testing.T) {
 	databases.Each(t, func(t *testing.T, opened *database.DB) {
 		db := opened.DB
@@ -224,7 +224,7 @@ func TestOfTwelveSignUpsWithOneNameOneSucceedsAndElevenCodesAreKept(t *testing.T
 	})
 }
 
-// E02: one hash of one cost, whoever asks for whom. Counting the hashes shows it without a clock.
+// Case E02: one hash of one cost, whoever asks for whom. Counting the hashes shows it without a clock.
 func TestEverySignInCostsOneHashWhetherOrNotTheAccountExists(t *testing.T) {
 	databases.Each(t, func(t *testing.T, opened *database.DB) {
 		db := opened.DB
@@ -297,7 +297,7 @@ func TestNoPasswordSignsInToAMissingAccountNotEvenOneThatMatchesTheStandIn(t *te
 	})
 }
 
-// E02: also the passwords that cost no hash are the same for accounts that exist and those that don't.
+// Case E02: also the passwords that cost no hash are the same for accounts that exist and those that don't.
 func TestAnImpossiblyLongPasswordIsRefusedUnhashedForEveryName(t *testing.T) {
 	databases.Each(t, func(t *testing.T, opened *database.DB) {
 		db := opened.DB

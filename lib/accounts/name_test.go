@@ -8,7 +8,7 @@ import (
 	"github.com/weirlimits/weir/lib/ratelimit"
 )
 
-// A40: the account is looked up by the very form that the limits count by.
+// Case A40: the account is looked up by the very form that the limits count by.
 func TestEverySpellingOfANameIsOneName(t *testing.T) {
 	for _, text := range []string{"victim.9", "VICTIM.9", " victim.9 ", "Victim.9\t", "\u00a0vicTIM.9\r\n", "V\u0130CT\u0130M.9"} {
 		got, err := ParseName(text)

@@ -153,7 +153,7 @@ func TestANewSessionSweepsTheAccountsExpiredOnesOnly(t *testing.T) {
 	})
 }
 
-// The real clocks lie far from the tests' one: B11 shows only there.
+// The real clocks lie far from the tests' one: case B11 shows only there.
 func TestSessionsWorkOnTheDatabasesOwnClock(t *testing.T) {
 	databases.Each(t, func(t *testing.T, opened *database.DB) {
 		db := opened.DB

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// B15: drivers drop surplus arguments and invent missing ones without a word, so the source is checked: every call names a
+// Case B15: drivers drop surplus arguments and invent missing ones without a word, so the source is checked: every call names a
 // constant with a single statement, as many plain placeholders as arguments, and no numbered ones.
 func TestEveryStatementHasAsManyPlaceholdersAsArguments(t *testing.T) {
 	for _, test := range []struct {

@@ -13,6 +13,7 @@ import (
 	"github.com/weirlimits/weir/lib/accounts"
 	"github.com/weirlimits/weir/lib/codes"
 	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/policies"
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/ratelimit/sqlstore"
 	"github.com/weirlimits/weir/lib/web"
@@ -22,7 +23,8 @@ import (
 const Version = "0.1.0"
 
 // requestTime bounds a request as a whole: waiting for a connection and for other passwords to be hashed included. Each
-// call to the database has its own, shorter deadline.
+// call to the database has its own, shorter deadline. A client that goes away ends nothing: what it asked for was counted,
+// and what it was promised, such as a unit that a right password gets back, is still done.
 const requestTime = 10 * time.Second
 
 // Config says how an App differs from the one that the settings describe. The zero value changes nothing.
@@ -40,9 +42,13 @@ type App struct {
 	settings Settings
 	web      *web.Web
 	log      *slog.Logger
+	now      func() time.Time // of the process: it decides nothing
+	store    *sqlstore.Store
 	limiter  *ratelimit.Limiter
+	policies policies.Set
 	accounts *accounts.Accounts
 	codes    *codes.Pool
+	handlers map[string]http.Handler // by route
 }
 
 // New makes an App on db, which the caller opens, migrates and closes.
@@ -50,12 +56,27 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
-	store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults, Now: config.Now})
-	limiter, err := ratelimit.New(store, settings.Secret)
+	store := sqlstore.New(db.DB, sqlstore.Config{
+		ManyResults: db.ManyResults,
+		Deadline:    settings.StoreDeadline,
+		Now:         config.Now,
+	})
+	limiter, err := ratelimit.New(store, settings.Secret, ratelimit.Config{OtherSecret: settings.OtherSecret})
 	if err != nil {
 		return nil, fmt.Errorf("app: RATE_LIMIT_SECRET: %w", err)
 	}
-	return &App{
+	limits, err := loadPolicies(settings.Policies)
+	if err != nil {
+		return nil, fmt.Errorf("app: RATE_LIMIT_POLICIES: %w", err)
+	}
+	for _, asked := range limits.NotInForce() {
+		config.Log.Warn("RATE_LIMIT_POLICIES asks for what this version doesn't do", slog.String("policy", asked))
+	}
+	now := config.Now
+	if now == nil {
+		now = time.Now
+	}
+	a := &App{
 		settings: settings,
 		web: web.New(web.Config{
 			Limiter:        limiter,
@@ -65,10 +86,18 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 			Version:        Version,
 		}),
 		log:      config.Log,
+		now:      now,
+		store:    store,
 		limiter:  limiter,
+		policies: limits,
 		accounts: accounts.New(db.DB, accounts.Config{Now: config.Now, Hashed: config.Hashed}),
 		codes:    codes.New(db.DB, codes.Config{Now: config.Now}),
-	}, nil
+		handlers: map[string]http.Handler{},
+	}
+	for route, resource := range resources {
+		a.handlers[route] = bounded(a.web.Handler("/api/"+route, resource(a)))
+	}
+	return a, nil
 }
 
 // PoolSize is how many unused invite codes the embedded database is kept at.
@@ -97,6 +126,7 @@ var resources = map[string]func(*App) web.Resource{
 	"sign-up":      (*App).signUp,
 	"demo-sign-in": (*App).demoSignIn,
 	"codes":        (*App).codePool,
+	"limits":       (*App).limitsService,
 	"usernames":    (*App).usernames,
 }
 
@@ -110,10 +140,8 @@ func Routes() []string {
 	return names
 }
 
-// Handler makes the handler of a resource: route is one of Routes.
-func (a *App) Handler(route string) http.Handler {
-	return bounded(a.web.Handler("/api/"+route, resources[route](a)))
-}
+// Handler gives the handler of a resource: route is one of Routes.
+func (a *App) Handler(route string) http.Handler { return a.handlers[route] }
 
 // Unconfigured makes the handler of a resource that can't work: it answers 503, and says why in the log, which err should
 // do without the value of any setting. Route is one of Routes.
@@ -128,15 +156,22 @@ func Unconfigured(route string, platform bool, log *slog.Logger, err error) http
 
 func bounded(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), requestTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTime)
 		defer cancel()
 		handler.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 
-// storage marks an error of the database as an outage; what a domain package refuses stays as it is.
+// storage marks an error of the database as an outage, and says when too much is asked at once; what a domain package
+// refuses stays as it is.
 func storage(err error) error {
-	if errors.Is(err, accounts.ErrStore) || errors.Is(err, accounts.ErrBusy) || errors.Is(err, codes.ErrStore) {
+	switch {
+	case errors.Is(err, accounts.ErrBusy):
+		return &web.Problem{
+			Status: http.StatusServiceUnavailable,
+			Detail: "Too many people are signing in at the moment. Please try again in a few seconds.",
+		}
+	case errors.Is(err, accounts.ErrStore), errors.Is(err, codes.ErrStore):
 		return web.Unavailable(err)
 	}
 	return err

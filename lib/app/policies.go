@@ -3,38 +3,52 @@ package app
 import (
 	"time"
 
+	"github.com/weirlimits/weir/lib/policies"
 	"github.com/weirlimits/weir/lib/ratelimit"
 )
 
-// The limits of the application. A fixed window admits up to twice its limit around an edge: see ratelimit.FixedWindow.
-var (
-	signIn     = perAddress("sign-in", 10, time.Minute)
-	session    = perAddress("session", 60, time.Minute)
-	signUp     = perAddress("sign-up", 8, 10*time.Minute)
-	demoSignIn = perAddress("demo-sign-in", 30, 10*time.Minute)
-	borrowCode = perAddress("borrow-code", 12, 10*time.Minute)
-	codeLookup = perAddress("code-lookup", 30, time.Minute)
-	nameCheck  = perAddress("username-check", 60, time.Minute)
+// builtIn are the limits of the application. Another algorithm is another word: what a key has used stays used. A fixed
+// window admits up to twice its limit around an edge, see ratelimit.FixedWindow. RATE_LIMIT_POLICIES replaces a row's figures.
+var builtIn = []ratelimit.Policy{
+	row("sign-in", ratelimit.FixedWindow, 10, time.Minute, perAddress),
+	row("session", ratelimit.FixedWindow, 60, time.Minute, perAddress),
+	row("failed-sign-ins", ratelimit.FixedWindow, 8, 15*time.Minute, perAccount),
+	row("sign-up", ratelimit.FixedWindow, 8, 10*time.Minute, perAddress),
+	row("demo-sign-in", ratelimit.FixedWindow, 30, 10*time.Minute, perAddress),
+	row("borrow-code", ratelimit.FixedWindow, 12, 10*time.Minute, perAddress),
+	row("code-lookup", ratelimit.FixedWindow, 30, time.Minute, perAddress),
+	row("username-check", ratelimit.FixedWindow, 60, time.Minute, perAddress),
+}
 
-	// failedSignIns is checked before a password is looked at and counts when it was wrong: a sign-in reserves its
-	// unit, and the right password gives it back. It counts names whether they have an account or not.
-	failedSignIns = ratelimit.Policy{
-		Name:      "failed-sign-ins",
-		Algorithm: ratelimit.FixedWindow,
-		Limit:     8,
-		Window:    15 * time.Minute,
-		Subject:   ratelimit.Account,
-		Private:   true,
-	}
+// How a row is keyed and counted.
+var (
+	// perAddress counts every attempt, also one that another limit refuses.
+	perAddress = ratelimit.Policy{Subject: ratelimit.Address, Count: ratelimit.EveryAttempt}
+	// perAccount is checked before trying and counts on failure: a sign-in reserves its unit before the password is
+	// looked at, and the right one gives it back. It counts names whether they have an account or not.
+	perAccount = ratelimit.Policy{Subject: ratelimit.Account, Count: ratelimit.Admitted, Private: true}
 )
 
-func perAddress(name string, limit int64, window time.Duration) ratelimit.Policy {
-	return ratelimit.Policy{
-		Name:      name,
-		Algorithm: ratelimit.FixedWindow,
-		Limit:     limit,
-		Window:    window,
-		Subject:   ratelimit.Address,
-		Count:     ratelimit.EveryAttempt,
+func row(name string, algorithm ratelimit.Algorithm, limit int64, window time.Duration, policy ratelimit.Policy) ratelimit.Policy {
+	policy.Name, policy.Algorithm, policy.Limit, policy.Window = name, algorithm, limit, window
+	return policy
+}
+
+// loadPolicies gives the application's limits with what RATE_LIMIT_POLICIES says, which may be empty.
+func loadPolicies(setting string) (policies.Set, error) {
+	set, err := policies.Of(builtIn)
+	if err != nil || setting == "" {
+		return set, err
 	}
+	return set.With(setting)
+}
+
+// limits gives policies of the application by name. A name that is in no table gives a policy that admits nothing, and that
+// every test of its route fails on.
+func (a *App) limits(names ...string) (all []ratelimit.Policy) {
+	for _, name := range names {
+		policy, _ := a.policies.Named(name)
+		all = append(all, policy)
+	}
+	return all
 }

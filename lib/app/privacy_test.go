@@ -118,7 +118,7 @@ func (w *world) busyDay() (identifiers []string) {
 		"2001:db8:77:1::", rightPassword, "a wrong password", "a secret of tests")
 }
 
-// B2 of the requirements; E17
+// Row B2; case E17.
 func TestTheLimitersTablesAndTheLogKnowNobody(t *testing.T) {
 	w := newWorld(t)
 	identifiers := w.busyDay()
@@ -134,7 +134,7 @@ func TestTheLimitersTablesAndTheLogKnowNobody(t *testing.T) {
 	}
 }
 
-// E17: the search is shown to find what it looks for.
+// Case E17: the search is shown to find what it looks for.
 func TestAPlantedAddressIsFound(t *testing.T) {
 	sum := sha256.Sum256([]byte("203.0.113.9"))
 	var number uint64
@@ -155,7 +155,7 @@ func TestAPlantedAddressIsFound(t *testing.T) {
 	}
 }
 
-// B2, E17
+// Row B2; case E17.
 func TestAnotherSecretMakesEveryKeyAnother(t *testing.T) {
 	keys := map[string]int{}
 	for _, secret := range []string{"", " and another one"} {
@@ -177,7 +177,7 @@ func TestAnotherSecretMakesEveryKeyAnother(t *testing.T) {
 	}
 }
 
-// D12, D11: what the day's answers have in common.
+// Cases D12, D11: what the day's answers have in common.
 func TestEveryAnswerNamesItsContentTypeAndIsNotStored(t *testing.T) {
 	w := newWorld(t)
 	for _, row := range byAddress {

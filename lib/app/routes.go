@@ -7,7 +7,6 @@ import (
 
 	"github.com/weirlimits/weir/lib/accounts"
 	"github.com/weirlimits/weir/lib/codes"
-	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/web"
 )
 
@@ -20,7 +19,7 @@ type newAccount struct {
 
 func (a *App) signUp() web.Resource {
 	return web.Resource{
-		http.MethodPost: web.Body([]ratelimit.Policy{signUp}, 0, nil, func(call *web.Call, in newAccount) (web.Reply, error) {
+		http.MethodPost: web.Body(a.limits("sign-up"), 0, nil, func(call *web.Call, in newAccount) (web.Reply, error) {
 			name, err := accounts.ParseName(in.Username)
 			if err != nil {
 				return web.Reply{}, web.Unprocessable("username", sentence(accounts.NameRule))
@@ -65,7 +64,7 @@ func (a *App) demoSignIn() web.Resource {
 		Role accounts.Role `json:"role"`
 	}
 	return web.Resource{
-		http.MethodPost: web.Body([]ratelimit.Policy{demoSignIn}, 0, nil, func(call *web.Call, in input) (web.Reply, error) {
+		http.MethodPost: web.Body(a.limits("demo-sign-in"), 0, nil, func(call *web.Call, in input) (web.Reply, error) {
 			if !a.settings.Demo {
 				return web.Reply{}, web.NotFound("There are no demo accounts here.")
 			}
@@ -92,7 +91,7 @@ func (a *App) codePool() web.Resource {
 		ExpiresAt time.Time   `json:"expiresAt,omitzero"`
 	}
 	return web.Resource{
-		http.MethodPost: web.Body([]ratelimit.Policy{borrowCode}, 0, nil, func(call *web.Call, _ struct{}) (web.Reply, error) {
+		http.MethodPost: web.Body(a.limits("borrow-code"), 0, nil, func(call *web.Call, _ struct{}) (web.Reply, error) {
 			code, expires, err := a.codes.Borrow(call.Context())
 			if errors.Is(err, codes.ErrNoneLeft) {
 				return web.Reply{}, web.Conflict("", "Every code is borrowed or used at the moment. One that is not used returns after half an hour.")
@@ -102,7 +101,7 @@ func (a *App) codePool() web.Resource {
 			}
 			return web.Reply{Status: http.StatusCreated, Body: lent{code, expires.UTC()}}, nil
 		}),
-		http.MethodGet: web.Query([]ratelimit.Policy{codeLookup}, nil, func(call *web.Call) (web.Reply, error) {
+		http.MethodGet: web.Query(a.limits("code-lookup"), nil, func(call *web.Call) (web.Reply, error) {
 			text, err := call.Query("code")
 			if err != nil {
 				return web.Reply{}, err
@@ -133,7 +132,7 @@ func (a *App) usernames() web.Resource {
 		Free bool          `json:"free"`
 	}
 	return web.Resource{
-		http.MethodGet: web.Query([]ratelimit.Policy{nameCheck}, nil, func(call *web.Call) (web.Reply, error) {
+		http.MethodGet: web.Query(a.limits("username-check"), nil, func(call *web.Call) (web.Reply, error) {
 			text, err := call.Query("name")
 			if err != nil {
 				return web.Reply{}, err

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/migration"
@@ -74,32 +75,42 @@ func FromEnvironment() (Settings, error) {
 	return LoadSettings(os.LookupEnv, root)
 }
 
-// Open makes an App and opens the database of the settings for it, which the caller closes. An embedded file is migrated
-// and filled first; a server is taken as it is, because instances that start must not change it.
+// Open makes an App and opens the database of the settings for it, which the caller closes. An embedded file is prepared
+// first; a server is taken as it is, because instances that start must not change it.
 func Open(ctx context.Context, settings Settings, config Config) (*App, *database.DB, error) {
-	db, err := database.Open(database.Config{
-		URL:       settings.DatabaseURL,
-		AuthToken: settings.AuthToken,
-		Deadline:  settings.StoreDeadline,
-	})
+	if strings.HasPrefix(strings.ToLower(settings.DatabaseURL), "file:") {
+		if err := Prepare(ctx, settings, config); err != nil {
+			return nil, nil, err
+		}
+	}
+	return open(settings, settings.StoreDeadline, config)
+}
+
+// prepareDeadline bounds each call that prepares a database. STORE_DEADLINE may be as short as requests need it.
+const prepareDeadline = 30 * time.Second
+
+// Prepare brings the database of the settings to the newest schema and fills what a new one lacks.
+func Prepare(ctx context.Context, settings Settings, config Config) error {
+	app, db, err := open(settings, prepareDeadline, config)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if _, err := migration.Up(ctx, db); err != nil {
+		return err
+	}
+	return app.Fill(ctx, PoolSize)
+}
+
+func open(settings Settings, deadline time.Duration, config Config) (*App, *database.DB, error) {
+	db, err := database.Open(database.Config{URL: settings.DatabaseURL, AuthToken: settings.AuthToken, Deadline: deadline})
 	if err != nil {
 		return nil, nil, err
 	}
 	app, err := New(db, settings, config)
-	if err == nil && strings.HasPrefix(settings.DatabaseURL, "file:") {
-		err = Prepare(ctx, app, db)
-	}
 	if err != nil {
 		db.Close()
 		return nil, nil, err
 	}
 	return app, db, nil
-}
-
-// Prepare brings a database to the newest schema and fills what a new one lacks.
-func Prepare(ctx context.Context, app *App, db *database.DB) error {
-	if _, err := migration.Up(ctx, db); err != nil {
-		return err
-	}
-	return app.Fill(ctx, PoolSize)
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -15,15 +16,19 @@ import (
 	"time"
 
 	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/ratelimit"
 )
 
-// minSecretBytes is the length of RATE_LIMIT_SECRET from which guessing it is out of reach, HMAC-SHA256's own output.
-const minSecretBytes = 32
-
-// The bounds of STORE_DEADLINE: below a millisecond no store answers, above half a minute no client waits.
+// The bounds of STORE_DEADLINE: below a millisecond no store answers, and a request as a whole has no more time.
 const (
 	minStoreDeadline = time.Millisecond
-	maxStoreDeadline = 30 * time.Second
+	maxStoreDeadline = requestTime
+)
+
+// The shortest bearer tokens: 32 bytes are what a hash of the comparison has; the platform asks for 16 in CRON_SECRET.
+const (
+	minTokenBytes      = 32
+	minCronSecretBytes = 16
 )
 
 // Settings is what the environment says, read once. It holds secrets: it must not be logged.
@@ -38,8 +43,20 @@ type Settings struct {
 	DatabaseURL string
 	AuthToken   string
 
-	// Secret keys the HMACs of subjects. At least 32 bytes.
+	// Secret keys the HMACs of subjects. At least ratelimit.MinSecretBytes long.
 	Secret []byte
+
+	// OtherSecret is the one that Secret changes places with, nil while it isn't changed: see ratelimit.Config.
+	OtherSecret []byte
+
+	// Policies are those that the operator adds, or puts in place of the application's: see policies.Set.With. None by
+	// default.
+	Policies string
+
+	// LimitsToken and CronSecret are the bearer tokens of other services and of the platform's timer. Without one, what
+	// needs it answers 503.
+	LimitsToken string
+	CronSecret  string
 
 	// StoreDeadline bounds each call to the database.
 	StoreDeadline time.Duration
@@ -61,27 +78,15 @@ type Settings struct {
 // and makes it if there is none.
 func LoadSettings(lookup func(string) (string, bool), root string) (Settings, error) {
 	e := environment{lookup: lookup}
-	s := Settings{Root: root, Platform: e.text("VERCEL") != ""}
-
-	s.AuthToken = e.text("TURSO_AUTH_TOKEN")
-	s.DatabaseURL = e.text("TURSO_DATABASE_URL")
-	switch {
-	case s.DatabaseURL != "":
-		e.check(database.Config{URL: s.DatabaseURL, AuthToken: s.AuthToken}.Validate())
-	case e.failed["TURSO_DATABASE_URL"]:
-	case s.Platform:
-		e.fail("TURSO_DATABASE_URL", "is not set: on the platform it must be, such as libsql://NAME.example.org")
-	case root == "":
-		e.fail("TURSO_DATABASE_URL", "is not set, and there is no project folder to keep an embedded file in")
-	default:
-		s.DatabaseURL = LocalDatabaseURL(root)
-	}
+	s := Settings{Root: root, Platform: e.platform()}
+	db := e.database(s.Platform, root)
+	s.DatabaseURL, s.AuthToken = db.URL, db.AuthToken
 
 	s.Secret = e.secret("RATE_LIMIT_SECRET")
 	switch {
 	case s.Secret != nil || e.failed["RATE_LIMIT_SECRET"]:
 	case s.Platform:
-		e.fail("RATE_LIMIT_SECRET", fmt.Sprintf("is not set: on the platform it must be, with at least %d bytes", minSecretBytes))
+		e.fail("RATE_LIMIT_SECRET", fmt.Sprintf("is not set: on the platform it must be, with at least %d bytes", ratelimit.MinSecretBytes))
 	case root == "":
 		e.fail("RATE_LIMIT_SECRET", "is not set, and there is no project folder to keep one in")
 	default:
@@ -89,6 +94,17 @@ func LoadSettings(lookup func(string) (string, bool), root string) (Settings, er
 		e.check(err)
 		s.Secret = secret
 	}
+
+	s.OtherSecret = e.secret("RATE_LIMIT_SECRET_PREVIOUS")
+	if s.OtherSecret != nil && bytes.Equal(s.OtherSecret, s.Secret) {
+		e.fail("RATE_LIMIT_SECRET_PREVIOUS", "is the same as RATE_LIMIT_SECRET: set it to another one or leave it out")
+	}
+	s.Policies = e.text("RATE_LIMIT_POLICIES")
+	if _, err := loadPolicies(s.Policies); err != nil {
+		e.fail("RATE_LIMIT_POLICIES", err.Error())
+	}
+	s.LimitsToken = e.token("LIMITS_API_TOKEN", minTokenBytes)
+	s.CronSecret = e.token("CRON_SECRET", minCronSecretBytes)
 
 	s.StoreDeadline = e.deadline("STORE_DEADLINE", database.DefaultDeadline)
 	s.AllowedOrigins = e.origins("ALLOWED_ORIGINS")
@@ -115,6 +131,17 @@ func LoadSettings(lookup func(string) (string, bool), root string) (Settings, er
 		return Settings{}, err
 	}
 	return s, nil
+}
+
+// LoadDatabase reads what LoadSettings reads about the database and nothing else, for commands that need no more. Deadline
+// is left zero. Its errors are as LoadSettings's, and it does no I/O.
+func LoadDatabase(lookup func(string) (string, bool), root string) (database.Config, error) {
+	e := environment{lookup: lookup}
+	db := e.database(e.platform(), root)
+	if err := errors.Join(e.problems...); err != nil {
+		return database.Config{}, err
+	}
+	return db, nil
 }
 
 // environment reads variables and collects what is wrong with them.
@@ -151,16 +178,54 @@ func (e *environment) text(name string) string {
 	return value
 }
 
+func (e *environment) platform() bool { return e.text("VERCEL") != "" }
+
+func (e *environment) database(platform bool, root string) database.Config {
+	const name = "TURSO_DATABASE_URL"
+	db := database.Config{AuthToken: e.text("TURSO_AUTH_TOKEN"), URL: e.text(name)}
+	switch {
+	case e.failed[name]:
+	case db.URL == "" && platform:
+		e.fail(name, "is not set: on the platform it must be, such as libsql://NAME.example.org")
+	case db.URL == "" && root == "":
+		e.fail(name, "is not set, and there is no project folder to keep an embedded file in")
+	case db.URL == "":
+		db.URL = LocalDatabaseURL(root)
+	default:
+		e.check(db.Validate())
+		// Each instance would have a file, and so counters, of its own.
+		if u, err := url.Parse(db.URL); platform && err == nil && u.Scheme == "file" {
+			e.fail(name, "is a file: on the platform it must be a server that all instances share, such as libsql://NAME.example.org")
+		}
+	}
+	return db
+}
+
 func (e *environment) secret(name string) []byte {
 	value := e.text(name)
 	if value == "" {
 		return nil
 	}
-	if len(value) < minSecretBytes {
-		e.fail(name, fmt.Sprintf("has %d bytes: at least %d are allowed", len(value), minSecretBytes))
+	if len(value) < ratelimit.MinSecretBytes {
+		e.fail(name, fmt.Sprintf("has %d bytes: at least %d are allowed", len(value), ratelimit.MinSecretBytes))
 		return nil
 	}
 	return []byte(value)
+}
+
+// token reads a bearer token, which has to arrive in a header as it is.
+func (e *environment) token(name string, atLeast int) string {
+	value := e.text(name)
+	switch {
+	case value == "":
+	case len(value) < atLeast:
+		e.fail(name, fmt.Sprintf("has %d bytes: at least %d are allowed", len(value), atLeast))
+	case strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }):
+		e.fail(name, "holds a blank, a line end or another character that a header can't carry: allowed are visible ASCII characters")
+	default:
+		return value
+	}
+	return ""
 }
 
 func (e *environment) deadline(name string, byDefault time.Duration) time.Duration {
@@ -250,8 +315,12 @@ func LocalSecret(root string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("settings: RATE_LIMIT_SECRET is not set, and the local one can't be kept: %w", err)
 	}
-	if len(secret) < minSecretBytes {
-		return nil, fmt.Errorf("settings: %s has %d bytes: at least %d are allowed; delete it to have a new one made", path, len(secret), minSecretBytes)
+	switch {
+	case len(secret) < ratelimit.MinSecretBytes:
+		return nil, fmt.Errorf("settings: RATE_LIMIT_SECRET is not set, and %s has %d bytes: at least %d are allowed; delete it to have a new one made",
+			path, len(secret), ratelimit.MinSecretBytes)
+	case len(bytes.TrimSpace(secret)) == 0:
+		return nil, fmt.Errorf("settings: RATE_LIMIT_SECRET is not set, and %s holds nothing but blanks: delete it to have a new one made", path)
 	}
 	return secret, nil
 }
@@ -268,7 +337,7 @@ func makeSecret(path string) error {
 		return err
 	}
 	defer os.Remove(f.Name())
-	random := make([]byte, minSecretBytes)
+	random := make([]byte, ratelimit.MinSecretBytes)
 	rand.Read(random)
 	_, err = f.WriteString(hex.EncodeToString(random))
 	if err := errors.Join(err, f.Close()); err != nil {

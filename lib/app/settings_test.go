@@ -41,14 +41,18 @@ func TestSettingsOnThePlatform(t *testing.T) {
 	if !s.Platform || s.DatabaseURL != env["TURSO_DATABASE_URL"] || s.AuthToken != env["TURSO_AUTH_TOKEN"] || string(s.Secret) != testSecret {
 		t.Errorf("got %+v", s)
 	}
-	if s.StoreDeadline != 2*time.Second || s.AllowedOrigins != nil || s.SessionSameSite != http.SameSiteLaxMode || s.Demo {
+	if s.StoreDeadline != 2*time.Second || s.AllowedOrigins != nil || s.OtherSecret != nil || s.Policies+s.LimitsToken+s.CronSecret != "" || s.SessionSameSite != http.SameSiteLaxMode || s.Demo {
 		t.Errorf("defaults: got %+v", s)
 	}
 
-	env["STORE_DEADLINE"] = "5ms"
+	env["STORE_DEADLINE"] = "1ms"
 	env["ALLOWED_ORIGINS"] = "https://App.example.org:443, http://127.0.0.1:3000,https://app.example.org"
 	env["SESSION_SAMESITE"] = "none"
 	env["DEMO"] = "1"
+	env["RATE_LIMIT_SECRET_PREVIOUS"] = "another " + testSecret
+	env["RATE_LIMIT_POLICIES"] = `[{"name":"sign-in","algorithm":"token-bucket","limit":5,"window":"1m"}]`
+	env["LIMITS_API_TOKEN"] = testSecret
+	env["CRON_SECRET"] = testSecret[:16]
 	s, err = LoadSettings(lookupIn(env), "")
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +60,10 @@ func TestSettingsOnThePlatform(t *testing.T) {
 	if want := []string{"https://app.example.org", "http://127.0.0.1:3000"}; !slices.Equal(s.AllowedOrigins, want) {
 		t.Errorf("origins: got %q, want %q", s.AllowedOrigins, want)
 	}
-	if s.StoreDeadline != 5*time.Millisecond || s.SessionSameSite != http.SameSiteNoneMode || !s.Demo {
+	if string(s.OtherSecret) != "another "+testSecret || s.Policies != env["RATE_LIMIT_POLICIES"] || s.LimitsToken != testSecret || s.CronSecret != testSecret[:16] {
+		t.Errorf("got %+v", s)
+	}
+	if s.StoreDeadline != time.Millisecond || s.SessionSameSite != http.SameSiteNoneMode || !s.Demo {
 		t.Errorf("got %+v", s)
 	}
 }
@@ -84,7 +91,7 @@ func TestSettingsOffThePlatformNeedNothing(t *testing.T) {
 	}
 }
 
-// D16: every variable unset, empty and blank, where that is wrong, and set to what isn't allowed.
+// Case D16: every variable unset, empty and blank, where that is wrong, and set to what isn't allowed.
 func TestAWrongSettingIsAnErrorThatNamesTheVariable(t *testing.T) {
 	const unset = "(unset)"
 	for _, c := range []struct {
@@ -96,6 +103,8 @@ func TestAWrongSettingIsAnErrorThatNamesTheVariable(t *testing.T) {
 		{"TURSO_DATABASE_URL", "  "},
 		{"TURSO_DATABASE_URL", "libsql://s3cr3t.example.org?authToken=s3cr3t"},
 		{"TURSO_DATABASE_URL", "file:s3cr3t.db"},
+		{"TURSO_DATABASE_URL", "file:/s3cr3t.db"}, // a database for each instance
+		{"TURSO_DATABASE_URL", "FILE:/s3cr3t.db"},
 		{"TURSO_AUTH_TOKEN", "  "},
 		{"TURSO_AUTH_TOKEN", "s3cr3t\n"},
 		{"RATE_LIMIT_SECRET", unset},
@@ -103,13 +112,28 @@ func TestAWrongSettingIsAnErrorThatNamesTheVariable(t *testing.T) {
 		{"RATE_LIMIT_SECRET", "  "},
 		{"RATE_LIMIT_SECRET", strings.Repeat(" ", 40)},
 		{"RATE_LIMIT_SECRET", "s3cr3t9abcdef0123456789abcdef01"},
+		{"RATE_LIMIT_SECRET_PREVIOUS", "  "},
+		{"RATE_LIMIT_SECRET_PREVIOUS", "s3cr3t9abcdef0123456789abcdef01"},
+		{"RATE_LIMIT_SECRET_PREVIOUS", testSecret},
+		{"RATE_LIMIT_POLICIES", "  "},
+		{"RATE_LIMIT_POLICIES", "s3cr3t"},
+		{"RATE_LIMIT_POLICIES", `{"name":"s3cr3t"}`},
+		{"RATE_LIMIT_POLICIES", `[{"name":"sign-in","algorithm":"fixed-window","limit":0,"window":"1m"}]`},
+		{"LIMITS_API_TOKEN", " "},
+		{"LIMITS_API_TOKEN", "s3cr3t9abcdef0123456789abcdef01"},
+		{"LIMITS_API_TOKEN", "s3cr3t9abcdef0123456789abcdef0123\n"},
+		{"LIMITS_API_TOKEN", "s3cr3t9abcdef0123456789 abcdef0123"},
+		{"LIMITS_API_TOKEN", "s3cr3t9abcdef0123456789abcdef0123é"},
+		{"CRON_SECRET", "\n"},
+		{"CRON_SECRET", "s3cr3t9abcdef01"},
+		{"CRON_SECRET", " s3cr3t9abcdef0123"},
 		{"VERCEL", "  "},
 		{"STORE_DEADLINE", "\t"},
 		{"STORE_DEADLINE", "2"},
 		{"STORE_DEADLINE", "0s"},
 		{"STORE_DEADLINE", "-1s"},
 		{"STORE_DEADLINE", "999us"},
-		{"STORE_DEADLINE", "31s"},
+		{"STORE_DEADLINE", "10001ms"},
 		{"ALLOWED_ORIGINS", "  "},
 		{"ALLOWED_ORIGINS", "*"},
 		{"ALLOWED_ORIGINS", "null"},
@@ -198,13 +222,35 @@ func TestProcessesThatMakeTheSecretAtOnceGetTheSame(t *testing.T) {
 	}
 }
 
-func TestAShortLocalSecretIsNotUsed(t *testing.T) {
-	root := t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(root, ".data"), 0o700), os.WriteFile(filepath.Join(root, ".data", "secret"), []byte("short"), 0o600)); err != nil {
-		t.Fatal(err)
+func TestALocalSecretThatIsShortOrBlankIsNotUsed(t *testing.T) {
+	for name, text := range map[string]string{"empty": "", "short": "s3cr3t", "blank": strings.Repeat(" ", 40), "blank lines": strings.Repeat(" \n", 40)} {
+		root := t.TempDir()
+		path := filepath.Join(root, ".data", "secret")
+		if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadSettings(lookupIn(nil), root); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "RATE_LIMIT_SECRET") || strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("%s: got %v, want an error that names the file", name, err)
+		}
 	}
-	if _, err := LoadSettings(lookupIn(nil), root); err == nil || strings.Contains(err.Error(), "short\"") {
-		t.Errorf("got %v, want an error", err)
+}
+
+func TestTheDatabasesSettingsAreReadAlone(t *testing.T) {
+	env := map[string]string{"TURSO_DATABASE_URL": "libsql://weir.example.org", "TURSO_AUTH_TOKEN": "token", "DEMO": "maybe", "STORE_DEADLINE": "soon"}
+	root := t.TempDir()
+	db, err := LoadDatabase(lookupIn(env), root)
+	if err != nil || db.URL != env["TURSO_DATABASE_URL"] || db.AuthToken != "token" || db.Deadline != 0 {
+		t.Errorf("got %+v, %v", db, err)
+	}
+	if left, err := os.ReadDir(root); err != nil || len(left) != 0 {
+		t.Errorf("it made %v, %v; want nothing", left, err)
+	}
+	if db, err = LoadDatabase(lookupIn(nil), root); err != nil || db.URL != LocalDatabaseURL(root) {
+		t.Errorf("unset: got %+v, %v; want the embedded file", db, err)
+	}
+	env["TURSO_AUTH_TOKEN"] = " "
+	if db, err = LoadDatabase(lookupIn(env), root); err == nil || db.URL != "" || !strings.Contains(err.Error(), "TURSO_AUTH_TOKEN") {
+		t.Errorf("a blank token: got %+v, %v", db, err)
 	}
 }
 

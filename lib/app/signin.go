@@ -11,6 +11,9 @@ import (
 	"github.com/weirlimits/weir/lib/web"
 )
 
+// failedSignIns is the policy of guesses at an account.
+const failedSignIns = "failed-sign-ins"
+
 // sessionCookie holds the session's token.
 const sessionCookie = "weir_session"
 
@@ -34,14 +37,14 @@ type credentials struct {
 
 func (a *App) signIn() web.Resource {
 	return web.Resource{
-		http.MethodPost:   web.Body([]ratelimit.Policy{signIn}, 0, guess, a.checkPassword),
-		http.MethodGet:    web.Query([]ratelimit.Policy{session}, nil, a.whoAmI),
-		http.MethodDelete: web.Query([]ratelimit.Policy{session}, nil, a.signOut),
+		http.MethodPost:   web.Body(a.limits("sign-in"), 0, a.guess, a.checkPassword),
+		http.MethodGet:    web.Query(a.limits("session"), nil, a.whoAmI),
+		http.MethodDelete: web.Query(a.limits("session"), nil, a.signOut),
 	}
 }
 
 // guess charges a sign-in to the name it is for, whatever the password and whether there is such an account.
-func guess(_ *web.Call, in credentials) ([]ratelimit.Charge, error) {
+func (a *App) guess(_ *web.Call, in credentials) ([]ratelimit.Charge, error) {
 	if len(in.Username) > maxNameBytes {
 		return nil, web.BadRequest("username", "A user name is not that long.")
 	}
@@ -51,7 +54,7 @@ func guess(_ *web.Call, in credentials) ([]ratelimit.Charge, error) {
 	if in.Password == "" {
 		return nil, web.BadRequest("password", "Please give your password.")
 	}
-	return []ratelimit.Charge{failedSignIns.Charge(in.Username)}, nil
+	return []ratelimit.Charge{a.limits(failedSignIns)[0].Charge(in.Username)}, nil
 }
 
 func (a *App) checkPassword(call *web.Call, in credentials) (web.Reply, error) {
@@ -61,7 +64,7 @@ func (a *App) checkPassword(call *web.Call, in credentials) (web.Reply, error) {
 	}
 	// Only a wrong password counts: not a right one, nor one that nobody came to look at. Should giving back fail, the
 	// account is left with one unit less in this window, which is no reason to refuse its owner.
-	if err := a.limiter.GiveBack(call.Context(), call.Reservation(failedSignIns.Name)); err != nil {
+	if err := a.limiter.GiveBack(call.Context(), call.Reservation(failedSignIns)); err != nil {
 		a.log.WarnContext(call.Context(), "a sign-in that did not fail stays counted", slog.String("error", err.Error()))
 	}
 	if err != nil {
@@ -74,6 +77,10 @@ func (a *App) startSession(call *web.Call, account accounts.Account) (web.Reply,
 	token, expires, err := a.accounts.StartSession(call.Context(), account)
 	if err != nil {
 		return web.Reply{}, storage(err)
+	}
+	// The browser forgets the session that it had, so nobody could end that one any more.
+	if err := a.endSessions(call); err != nil {
+		a.log.WarnContext(call.Context(), "an older session of a browser goes on", slog.String("error", err.Error()))
 	}
 	return web.Reply{
 		Body:    identity{account.Name, account.Role},
@@ -98,12 +105,26 @@ func (a *App) whoAmI(call *web.Call) (web.Reply, error) {
 }
 
 func (a *App) signOut(call *web.Call) (web.Reply, error) {
-	if err := a.accounts.EndSession(call.Context(), call.Cookie(sessionCookie)); err != nil {
+	if err := a.endSessions(call); err != nil {
 		return web.Reply{}, storage(err)
 	}
 	gone := a.cookie("", time.Time{})
 	gone.MaxAge = -1
 	return web.Reply{Cookies: []*http.Cookie{gone}}, nil
+}
+
+// maxCookies bounds the session cookies that a request may have: one, or a few that were set for other paths or hosts.
+const maxCookies = 4
+
+// endSessions ends every session that a request has a cookie of: a browser sends all of that name.
+func (a *App) endSessions(call *web.Call) error {
+	cookies := call.Request.CookiesNamed(sessionCookie)
+	for _, cookie := range cookies[:min(len(cookies), maxCookies)] {
+		if err := a.accounts.EndSession(call.Context(), cookie.Value); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // cookie holds a token out of reach of scripts and, on the platform, of connections without TLS.

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// B21: the value of the variable, and any part of it, stays out of the error; the name and what is allowed are in it.
+// Case B21: the value of the variable, and any part of it, stays out of the error; the name and what is allowed are in it.
 func TestAWrongURLIsAnErrorThatNamesTheVariableAndNotItsValue(t *testing.T) {
 	const token = "s3cr3t-token"
 	for _, value := range []string{
@@ -123,7 +123,7 @@ func TestAFailedTextLeavesNoTransactionOpen(t *testing.T) {
 	}
 }
 
-// B14: an INTEGER comes back as the int64 it is, whatever the time zone. B13: a BLOB of any length keeps its bytes.
+// Case B14: an INTEGER comes back as the int64 it is, whatever the time zone. Case B13: a BLOB of any length keeps its bytes.
 func TestIntegersAndBlobsComeBackAsTheyWereOnFileAndServer(t *testing.T) {
 	for name, db := range map[string]*DB{"file": openTestFile(t), "server": openTestServer(t, nil)} {
 		t.Run(name, func(t *testing.T) {

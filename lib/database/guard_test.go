@@ -46,7 +46,7 @@ const (
 
 func one(value string) string { return fmt.Sprintf(oneReply, fmt.Sprintf(oneResult, value)) }
 
-// B16, B06, B19: an answer that no server should give is an error, in time, for one statement and for a text of two. The
+// Cases B16, B06, B19: an answer that no server should give is an error, in time, for one statement and for a text of two. The
 // process lives on and the next call is normal.
 func TestAnOddReplyIsAnErrorAndTheNextCallIsNormal(t *testing.T) {
 	html := "<html><body>" + strings.Repeat("Bad gateway ", 200) + "</body></html>"
@@ -153,7 +153,7 @@ func TestAServerThatIsNotThereIsAnErrorWithoutTheURL(t *testing.T) {
 	}
 }
 
-// B01: the server takes the request and never answers.
+// Case B01: the server takes the request and never answers.
 func TestASilentServerIsATimeoutAndLeavesNoGoroutine(t *testing.T) {
 	hold := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -185,7 +185,7 @@ func TestASilentServerIsATimeoutAndLeavesNoGoroutine(t *testing.T) {
 	}
 }
 
-// B02, B03: no transaction lasts over several requests, so no COMMIT can hang and no write lock be left behind.
+// Cases B02, B03: no transaction lasts over several requests, so no COMMIT can hang and no write lock be left behind.
 func TestInteractiveTransactionsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	server := hrana.Start(t, hrana.Config{})
 	for _, db := range []*DB{openTestURL(t, server.URL, 0), openTestFile(t)} {
@@ -198,7 +198,7 @@ func TestInteractiveTransactionsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	}
 }
 
-// B05: a stream that the server has forgotten is not used again.
+// Case B05: a stream that the server has forgotten is not used again.
 func TestAStreamTheServerForgotIsNoError(t *testing.T) {
 	server := hrana.Start(t, hrana.Config{})
 	db := openTestURL(t, server.URL, 0)

@@ -88,7 +88,7 @@ func tables(t *testing.T, db *database.DB) string {
 	return strings.Join(names, " ")
 }
 
-// C06, C07.
+// Cases C06, C07.
 func TestUpAndDownAndUpAgain(t *testing.T) {
 	onEach(t, func(t *testing.T, db *database.DB) {
 		step := func(name string, do func() (bool, error), wantChanged bool, version int, wantTables string) {
@@ -139,7 +139,7 @@ func TestNothingOfAFailedMigrationStays(t *testing.T) {
 	})
 }
 
-// B09: a trigger's inner semicolons and its CASE … END don't end it.
+// Case B09: a trigger's inner semicolons and its CASE … END don't end it.
 func TestATriggerWithCaseAndTwoStatementsIsOneStatement(t *testing.T) {
 	onEach(t, func(t *testing.T, db *database.DB) {
 		_, err := up(t.Context(), db, files(`
@@ -168,7 +168,7 @@ CREATE TABLE z (x INTEGER) STRICT;
 	})
 }
 
-// C01: only the version's own query fails.
+// Case C01: only the version's own query fails.
 func TestAFailedVersionQueryIsNotAnEmptyDatabase(t *testing.T) {
 	server := hrana.Start(t, hrana.Config{})
 	db := openURL(t, server.URL)
@@ -223,7 +223,7 @@ func TestAVersionTableMadeInTheMeantimeIsReadAgain(t *testing.T) {
 	}
 }
 
-// C09: a statement of setting the version fails; nothing stays locked, the pool stays open, and a second run works.
+// Case C09: a statement of setting the version fails; nothing stays locked, the pool stays open, and a second run works.
 func TestAFailedVersionWriteLeavesNothingBehind(t *testing.T) {
 	server := hrana.Start(t, hrana.Config{})
 	db := openURL(t, server.URL)
@@ -350,7 +350,7 @@ func TestTwoVersionRowsAreAnError(t *testing.T) {
 	}
 }
 
-// C02: all at once on one database; scripts/migrate does the same with processes.
+// Case C02: all at once on one database; scripts/migrate does the same with processes.
 func TestManyMigratorsAtOnceAreAsOne(t *testing.T) {
 	onEach(t, func(t *testing.T, db *database.DB) {
 		const migrators = 8

@@ -13,7 +13,11 @@ var (
 	ErrCost = errors.New("ratelimit: cost not valid")
 	// ErrCharges means that a decision has no charge, too many, or one policy and subject twice.
 	ErrCharges = errors.New("ratelimit: charges not valid")
-	// ErrSecret means that the secret is too short.
+	// ErrOperation means that an operator's action is not known, or its time out of bounds.
+	ErrOperation = errors.New("ratelimit: operation not valid")
+	// ErrReservation means that a text is no reservation that this limiter sealed.
+	ErrReservation = errors.New("ratelimit: reservation not valid")
+	// ErrSecret means that the secret is too short, or the same twice.
 	ErrSecret = errors.New("ratelimit: secret not valid")
 	// ErrStore means that the store didn't answer, or answered nonsense. Whether it charged is unknown.
 	ErrStore = errors.New("ratelimit: store failed")

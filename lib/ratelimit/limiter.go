@@ -1,10 +1,12 @@
 package ratelimit
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -17,19 +19,42 @@ const (
 // earliestMicros is 2000-01-01. A store whose clock lies before it answers nonsense.
 const earliestMicros = 946_684_800_000_000
 
+// latestMicros is 2200-01-01, an end that no ban needs.
+const latestMicros = 7_258_118_400_000_000
+
+// Config says what a Limiter does besides. The zero value is ready to use.
+type Config struct {
+	// OtherSecret lets a secret be changed without restarting anyone's counter: states are read under both secrets and
+	// written under the first. First every instance gets the new secret as its other one, then the two change places, then,
+	// a window later, the old one goes. An instance that does not read both counts apart from those that write the other:
+	// while such instances run, up to twice the limit passes. Nil means one secret.
+	OtherSecret []byte
+}
+
 // Limiter decides whether requests may pass. It has no state of its own and may be used by many goroutines.
 type Limiter struct {
 	store  Store
 	secret []byte
+	other  []byte // nil while no rotation is on
 }
 
 // New makes a Limiter over a store. The secret, at least MinSecretBytes long, turns subjects into keys: every instance
-// must have the same one, and another one means other counters. A short secret is an error that matches ErrSecret.
-func New(store Store, secret []byte) (*Limiter, error) {
-	if len(secret) < MinSecretBytes {
-		return nil, fmt.Errorf("%w: %d bytes long: at least %d are needed", ErrSecret, len(secret), MinSecretBytes)
+// must have the same one, and another one means other counters, but for Config.OtherSecret. A short secret, or the same
+// twice, is an error that matches ErrSecret.
+func New(store Store, secret []byte, config Config) (*Limiter, error) {
+	limiter := &Limiter{store: store, secret: bytes.Clone(secret), other: bytes.Clone(config.OtherSecret)}
+	for _, s := range [][]byte{limiter.secret, limiter.other} {
+		if len(s) < MinSecretBytes && s != nil {
+			return nil, fmt.Errorf("%w: %d bytes long: at least %d are needed", ErrSecret, len(s), MinSecretBytes)
+		}
 	}
-	return &Limiter{store: store, secret: append([]byte(nil), secret...)}, nil
+	switch {
+	case limiter.secret == nil:
+		return nil, fmt.Errorf("%w: there is none: at least %d bytes are needed", ErrSecret, MinSecretBytes)
+	case bytes.Equal(limiter.secret, limiter.other):
+		return nil, fmt.Errorf("%w: it is the other secret too", ErrSecret)
+	}
+	return limiter, nil
 }
 
 // Decision is the answer to a set of charges.
@@ -50,12 +75,17 @@ type LimitResult struct {
 	Allowed bool // by this limit alone
 	// Remaining is the number of units that are left now, after what this decision charged: never negative.
 	Remaining int64
-	// Reset is the time until more units are to be had, always positive: for a fixed window, until its end.
+	// Reset is the time until more units are to be had: for a fixed window, until its end. It is 0 where nothing is used,
+	// and equals RetryAfter on a refusal.
 	Reset time.Duration
 	// RetryAfter is 0 when this limit allows the charge, otherwise the time until it does.
 	RetryAfter time.Duration
+	// Delay is how long what a LeakyBucket admitted has to wait for its turn. The caller waits.
+	Delay time.Duration
 	// Reservation names what this decision charged, for Limiter.GiveBack. It is the zero value when nothing was.
 	Reservation Reservation
+
+	wait time.Duration // until this limit admits the same charge once more
 }
 
 // Reservation names one charge of one decision. The zero value names none.
@@ -81,20 +111,69 @@ func (l *Limiter) Decide(ctx context.Context, charges ...Charge) (Decision, erro
 	if err := checkRows(entries, rows); err != nil {
 		return Decision{}, err
 	}
-	return conclude(entries, rows), nil
+	return conclude(entries, rows, verdict(entries, rows)), nil
 }
 
-// GiveBack returns a reserved charge to its limit: once, and only what still stands of it. When the window of the charge
-// is over there is nothing left to return, and that is no error. The zero Reservation is ignored. An error matches
-// ErrStore; then the charge may stand or not, and asking again with the same reservation is safe.
-func (l *Limiter) GiveBack(ctx context.Context, reservation Reservation) error {
-	if reservation == (Reservation{}) {
+// Peek says what Decide would, and charges nothing. It reads only, so what it says may be over by the time it is heard.
+// Errors are those of Decide.
+func (l *Limiter) Peek(ctx context.Context, charges ...Charge) (Decision, error) {
+	entries, err := l.entries(charges)
+	if err != nil {
+		return Decision{}, err
+	}
+	rows, err := l.store.Peek(ctx, entries)
+	if err != nil {
+		return Decision{}, fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	if err := checkRows(entries, rows); err != nil {
+		return Decision{}, err
+	}
+	allowed := true
+	for i, entry := range entries {
+		allowed = allowed && entry.Policy.step(rows[i].State, rows[i].NowMicros, entry.Cost).fits
+	}
+	return conclude(entries, rows, allowed), nil
+}
+
+// GiveBack returns reserved charges to their limits, in one round trip: each once, and only what still stands of it. When
+// there is nothing left to return that is no error. A zero Reservation is ignored. An error matches ErrStore; then the
+// charges may stand or not, and asking again with the same reservations is safe.
+func (l *Limiter) GiveBack(ctx context.Context, reservations ...Reservation) error {
+	var refunds []Refund
+	for _, reservation := range reservations {
+		if reservation != (Reservation{}) {
+			refunds = append(refunds, reservation.refund)
+		}
+	}
+	if len(refunds) == 0 {
 		return nil
 	}
-	if err := l.store.GiveBack(ctx, reservation.refund); err != nil {
+	if err := l.store.GiveBack(ctx, refunds); err != nil {
 		return fmt.Errorf("%w: %w", ErrStore, err)
 	}
 	return nil
+}
+
+// Sweep deletes expired counters, as long as ctx lasts, and says how many, and whether it came to the end. Decisions sweep
+// in passing as well; a job that calls Sweep once in a while keeps an application small that decides little. An error
+// matches ErrStore; what was deleted until then is gone.
+func (l *Limiter) Sweep(ctx context.Context) (deleted int64, done bool, err error) {
+	const rows = 1000 // few enough that no decision waits long for the writer
+	for from := int64(0); ctx.Err() == nil; {
+		swept, err := l.store.Sweep(ctx, from, rows)
+		if err != nil {
+			if ctx.Err() != nil {
+				break
+			}
+			return deleted, false, fmt.Errorf("%w: %w", ErrStore, err)
+		}
+		deleted += swept.Deleted
+		if swept.Looked < rows || swept.Last == math.MaxInt64 {
+			return deleted, true, nil
+		}
+		from = swept.Last + 1
+	}
+	return deleted, false, nil
 }
 
 func (l *Limiter) entries(charges []Charge) ([]Entry, error) {
@@ -107,23 +186,62 @@ func (l *Limiter) entries(charges []Charge) ([]Entry, error) {
 		if err := policy.Validate(); err != nil {
 			return nil, err
 		}
-		if charge.Cost < 0 || charge.Cost > policy.Limit {
+		if charge.Cost < 0 || charge.Cost > policy.Capacity() {
 			return nil, fmt.Errorf("%w: %s: cost %d: allowed are 0 to the limit, %d",
-				ErrCost, policy.Name, charge.Cost, policy.Limit)
+				ErrCost, policy.Name, charge.Cost, policy.Capacity())
 		}
-		canonical, err := policy.Subject.Canonical(charge.Subject)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", policy.Name, err)
+		entry := Entry{Policy: policy, Cost: charge.Cost}
+		var err error
+		if entry.Key, entry.OtherKey, err = l.keys(policy, charge.Subject); err != nil {
+			return nil, err
 		}
-		key := keyOf(l.secret, policy.Name, policy.Subject, canonical)
+		entry.Rotating = l.other != nil
 		for _, other := range entries {
-			if other.Key == key {
+			if other.Key == entry.Key {
 				return nil, fmt.Errorf("%w: %s twice for one subject", ErrCharges, policy.Name)
 			}
 		}
-		entries = append(entries, Entry{Key: key, Policy: policy, Cost: charge.Cost})
+		entries = append(entries, entry)
 	}
 	return entries, nil
+}
+
+// keys gives a subject's key, and the one under the other secret while there is one.
+func (l *Limiter) keys(policy Policy, subject string) (key, other int64, err error) {
+	canonical, err := policy.Subject.Canonical(subject)
+	if err != nil {
+		return 0, 0, fmt.Errorf("%s: %w", policy.Name, err)
+	}
+	if l.other != nil {
+		other = keyOf(l.other, policy.Name, policy.Subject, canonical)
+	}
+	return keyOf(l.secret, policy.Name, policy.Subject, canonical), other, nil
+}
+
+// Operate does what an operator asks to one subject of a policy, in one round trip, and leaves an audit row: Reset forgets
+// what was charged and ends a ban or an exemption; Ban refuses and Allow admits, whatever is left, until the given time by
+// the store's clock. An error matches ErrPolicy, ErrSubject, ErrOperation or ErrStore.
+func (l *Limiter) Operate(ctx context.Context, action Action, policy Policy, subject string, until time.Time) error {
+	if err := policy.Validate(); err != nil {
+		return err
+	}
+	key, other, err := l.keys(policy, subject)
+	if err != nil {
+		return err
+	}
+	operation := Operation{Key: key, OtherKey: other, Rotating: l.other != nil, Policy: policy.Name, Action: action}
+	switch {
+	case action != Reset && action != Ban && action != Allow:
+		return fmt.Errorf("%w: %q: allowed are %s, %s and %s", ErrOperation, string(action), Reset, Ban, Allow)
+	case action != Reset && (until.UnixMicro() < earliestMicros || until.UnixMicro() > latestMicros):
+		return fmt.Errorf("%w: %s until %v: allowed are the years 2000 to 2199", ErrOperation, action, until)
+	case action != Reset:
+		operation.UntilMicros = until.UnixMilli() * 1000
+	}
+	if err := l.store.Operate(ctx, operation); err != nil {
+		return fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	return nil
 }
 
 // checkRows refuses rows that no working store gives, so that nonsense is an outage and never an answer.
@@ -136,94 +254,123 @@ func checkRows(entries []Entry, rows []Row) error {
 		switch {
 		case row.NowMicros < earliestMicros:
 			return fmt.Errorf("%w: its clock says %d µs since 1970", ErrStore, row.NowMicros)
-		case state.Used < 0 || state.HighMicros < 0 || state.BehindMicros < 0 || state.BehindMicros > state.HighMicros ||
+		case state.Used < 0 || state.Rest < 0 || state.HighMicros < 0 || state.BehindMicros < 0 || state.BehindMicros > state.HighMicros ||
 			state.RefusedMicros < 0:
 			return fmt.Errorf("%w: it answered an impossible state: %+v", ErrStore, state)
-		case row.Charged && (entries[i].Cost == 0 || state.Used < entries[i].Cost):
-			return fmt.Errorf("%w: it charged %d and says that %d stand", ErrStore, entries[i].Cost, state.Used)
+		case row.Charged && !entries[i].chargedAs(row):
+			return fmt.Errorf("%w: it charged %d to a limit of %d and answered the state %+v",
+				ErrStore, entries[i].Cost, entries[i].Policy.Capacity(), state)
 		}
 	}
 	return nil
 }
 
-// conclude turns what the store did into an answer. The verdict is what the store charged; the states say only what is
-// left and how long to wait.
-func conclude(entries []Entry, rows []Row) Decision {
-	decision := Decision{Allowed: verdict(entries, rows), Limits: make([]LimitResult, len(entries))}
+// chargedAs says whether a row can be what a charge of the entry left.
+func (e Entry) chargedAs(row Row) bool {
+	state := row.State
+	return e.Cost > 0 && state.Algorithm == e.Policy.Algorithm && row.NowMicros == state.HighMicros-state.BehindMicros &&
+		state.Used >= e.Cost && (state.Used <= e.Policy.Capacity() || state.Override == Exempt)
+}
+
+// conclude turns what the store did into an answer. The verdict comes from what the store charged; the states say only what
+// is left and how long to wait.
+func conclude(entries []Entry, rows []Row, allowed bool) Decision {
+	decision := Decision{Allowed: allowed, Limits: make([]LimitResult, len(entries))}
+	blamed := allowed
 	for i, entry := range entries {
 		row := rows[i]
 		now := entry.Policy.step(row.State, row.NowMicros, entry.Cost)
 		result := LimitResult{
 			Policy:    entry.Policy,
-			Allowed:   decision.Allowed || row.Charged || now.Fits,
-			Remaining: max(entry.Policy.Limit-now.Used, 0),
-			Reset:     time.Duration(now.ResetMicros) * time.Microsecond,
+			Allowed:   decision.Allowed || row.Charged || now.fits,
+			Remaining: now.remaining,
+			Reset:     micros(now.resetMicros),
 		}
 		if row.Charged {
 			result.Reservation = reserve(entry, row)
+			result.Delay = micros(entry.Policy.delayMicros(row.State, entry.Cost))
 		}
 		if !result.Allowed {
-			result.RetryAfter = result.Reset
+			result.RetryAfter = micros(now.retryMicros)
+			result.Reset = result.RetryAfter
+			blamed = true
 		}
-		if !decision.Allowed && !now.Fits {
-			decision.RetryAfter = max(decision.RetryAfter, result.Reset)
-		}
+		result.wait = micros(now.retryMicros)
 		decision.Limits[i] = result
 	}
-	if !decision.Allowed && decision.RetryAfter == 0 {
-		blameTightest(&decision)
+	if !blamed {
+		blame(&decision, entries, rows)
 	}
+	decision.RetryAfter = decision.RetryAfterOf(all)
 	return decision
 }
 
-// verdict is true when every charge was made. Charges of 0 are never made; alone, they are allowed when they fit.
-func verdict(entries []Entry, rows []Row) bool {
-	peeking := true
-	for i, entry := range entries {
-		if entry.Cost > 0 {
-			peeking = false
-			if !rows[i].Charged {
-				return false
-			}
+func all(Policy) bool { return true }
+
+// RetryAfterOf is RetryAfter as far as some of the limits are concerned: those that count returns true for. An answer that
+// must not tell of one limit tells the wait for the others. It is 0 when allowed.
+func (d Decision) RetryAfterOf(count func(Policy) bool) time.Duration {
+	var wait time.Duration
+	for _, limit := range d.Limits {
+		if !d.Allowed && count(limit.Policy) {
+			wait = max(wait, limit.wait)
 		}
 	}
-	if !peeking {
-		return true
-	}
+	return wait
+}
+
+// verdict is true when every charge was made. Charges of 0 are never made and never refused.
+func verdict(entries []Entry, rows []Row) bool {
 	for i, entry := range entries {
-		if !entry.Policy.step(rows[i].State, rows[i].NowMicros, entry.Cost).Fits {
+		if entry.Cost > 0 && !rows[i].Charged {
 			return false
 		}
 	}
 	return true
 }
 
-// blameTightest answers for a refusal whose cause was over by the time that the states were read: a window ended, or a
-// charge was given back. The limit with the least left, of those not charged, stands for it.
-func blameTightest(decision *Decision) {
-	var tightest *LimitResult
-	for i := range decision.Limits {
-		result := &decision.Limits[i]
-		charged := result.Reservation != (Reservation{})
-		if !charged && (tightest == nil || result.Remaining < tightest.Remaining) {
-			tightest = result
+// blame names who refused when, by the time that the states were read, nobody does any more: a window ended in between, or
+// a charge was given back. A limit that was full when its key was last written is the cause. When there is none, a limit
+// that everybody may know of stands for it rather than a private one.
+func blame(decision *Decision, entries []Entry, rows []Row) {
+	cause := -1
+	for i, entry := range entries {
+		if rows[i].Charged || entry.Cost == 0 {
+			continue
+		}
+		state := rows[i].State
+		if !entry.Policy.step(state, state.HighMicros-state.BehindMicros, entry.Cost).fits {
+			cause = i
+			break
+		}
+		if cause < 0 || entries[cause].Policy.Private && !entry.Policy.Private {
+			cause = i
 		}
 	}
-	tightest.Allowed = false
-	tightest.RetryAfter = time.Second
-	tightest.Reset = time.Second
-	tightest.Remaining = 0
-	decision.RetryAfter = time.Second
+	result := &decision.Limits[cause]
+	result.Allowed, result.Remaining = false, 0
+	result.RetryAfter, result.Reset, result.wait = time.Second, time.Second, time.Second
 }
 
 func reserve(entry Entry, row Row) Reservation {
 	var id [8]byte
 	rand.Read(id[:]) // never fails: crypto/rand ends the process rather than return an error
-	return Reservation{Refund{
+	refund := Refund{
 		ID:            int64(binary.BigEndian.Uint64(id[:]) >> 1),
 		Key:           entry.Key,
+		OtherKey:      entry.OtherKey,
+		Rotating:      entry.Rotating,
 		Policy:        entry.Policy,
 		Cost:          entry.Cost,
 		ChargedMicros: row.NowMicros,
-	}}
+		Epoch:         row.State.Epoch,
+		Sequence:      row.State.Sequence,
+		ExpiresMicros: row.NowMicros + entry.Policy.lifeMicros(),
+	}
+	if entry.Policy.bucket() {
+		refund.Debt = row.State.Used*entry.Policy.Window.Milliseconds() + row.State.Rest
+	}
+	return Reservation{refund}
 }
+
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

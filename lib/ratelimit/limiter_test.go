@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,11 +25,21 @@ func (r *recorder) Decide(_ context.Context, entries []ratelimit.Entry) ([]ratel
 	return r.rows, r.err
 }
 
-func (r *recorder) GiveBack(context.Context, ratelimit.Refund) error { return r.err }
+func (r *recorder) Operate(context.Context, ratelimit.Operation) error { return r.err }
+
+func (r *recorder) GiveBack(context.Context, []ratelimit.Refund) error { return r.err }
+
+func (r *recorder) Peek(context.Context, []ratelimit.Entry) ([]ratelimit.Row, error) {
+	return r.rows, r.err
+}
+
+func (r *recorder) Sweep(context.Context, int64, int) (ratelimit.Swept, error) {
+	return ratelimit.Swept{}, r.err
+}
 
 func newLimiter(t *testing.T, store ratelimit.Store, secret string) *ratelimit.Limiter {
 	t.Helper()
-	limiter, err := ratelimit.New(store, []byte(secret))
+	limiter, err := ratelimit.New(store, []byte(secret), ratelimit.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +55,7 @@ func with(change func(*ratelimit.Policy)) ratelimit.Policy {
 	return policy
 }
 
-// A16, A17, A18, A19, A39
+// Cases A16, A17, A18, A19, A39.
 func TestMistakesInACallAreNamedAndNeverReachTheStore(t *testing.T) {
 	many := make([]ratelimit.Charge, ratelimit.MaxCharges+1)
 	for i := range many {
@@ -74,7 +85,7 @@ func TestMistakesInACallAreNamedAndNeverReachTheStore(t *testing.T) {
 		{"no window", []ratelimit.Charge{with(func(p *ratelimit.Policy) { p.Window = 0 }).Charge("a")}, ratelimit.ErrPolicy, "window 0s"},
 		{"a negative window", []ratelimit.Charge{with(func(p *ratelimit.Policy) { p.Window = -time.Minute }).Charge("a")}, ratelimit.ErrPolicy, "window -1m0s"},
 		{"a window of more than a century", []ratelimit.Charge{with(func(p *ratelimit.Policy) { p.Window = math.MaxInt64 }).Charge("a")}, ratelimit.ErrPolicy, "allowed are 1ms to 876600h0m0s"},
-		{"a window with a fraction of a microsecond", []ratelimit.Charge{with(func(p *ratelimit.Policy) { p.Window = time.Second + 1 }).Charge("a")}, ratelimit.ErrPolicy, "microseconds"},
+		{"a window with a fraction of a millisecond", []ratelimit.Charge{with(func(p *ratelimit.Policy) { p.Window = time.Second + 1 }).Charge("a")}, ratelimit.ErrPolicy, "milliseconds"},
 		{"no name", []ratelimit.Charge{with(func(p *ratelimit.Policy) { p.Name = "" }).Charge("a")}, ratelimit.ErrPolicy, `name ""`},
 		{"a name that breaks a header", []ratelimit.Charge{with(func(p *ratelimit.Policy) { p.Name = "a\"b\r\n" }).Charge("a")}, ratelimit.ErrPolicy, `name "a\"b\r\n"`},
 		{"an over-long name", []ratelimit.Charge{with(func(p *ratelimit.Policy) { p.Name = strings.Repeat("a", 65) }).Charge("a")}, ratelimit.ErrPolicy, "1 to 64 bytes"},
@@ -95,7 +106,7 @@ func TestMistakesInACallAreNamedAndNeverReachTheStore(t *testing.T) {
 	}
 }
 
-// A18
+// Case A18.
 func TestTheLargestPolicyDecidesWithoutOverflow(t *testing.T) {
 	policy := with(func(p *ratelimit.Policy) { p.Limit, p.Window = ratelimit.MaxLimit, ratelimit.MaxWindow })
 	limiter := newLimiter(t, ratelimit.NewMemoryStore(nil), string(storetest.Secret))
@@ -107,16 +118,16 @@ func TestTheLargestPolicyDecidesWithoutOverflow(t *testing.T) {
 	}
 }
 
-// D16
+// Case D16.
 func TestAShortSecretIsRefused(t *testing.T) {
 	for _, secret := range []string{"", strings.Repeat("x", ratelimit.MinSecretBytes-1)} {
-		if _, err := ratelimit.New(&recorder{}, []byte(secret)); !errors.Is(err, ratelimit.ErrSecret) {
+		if _, err := ratelimit.New(&recorder{}, []byte(secret), ratelimit.Config{}); !errors.Is(err, ratelimit.ErrSecret) {
 			t.Errorf("a secret of %d bytes: error %v", len(secret), err)
 		}
 	}
 }
 
-// E17
+// Case E17.
 func TestTheSecretChangesEveryKey(t *testing.T) {
 	keys := map[int64]string{}
 	for _, secret := range []string{strings.Repeat("a", 32), strings.Repeat("b", 32)} {
@@ -132,10 +143,10 @@ func TestTheSecretChangesEveryKey(t *testing.T) {
 	}
 }
 
-// A06, A49, B11, B16: an impossible answer is an outage, never an answer.
+// Cases A06, A49, B11, B16: an impossible answer is an outage, never an answer.
 func TestNonsenseFromTheStoreIsAnErrorOfTheStore(t *testing.T) {
 	now := storetest.Start.UnixMicro()
-	good := ratelimit.Row{State: ratelimit.State{HighMicros: now, Used: 1}, NowMicros: now, Charged: true}
+	good := ratelimit.Row{State: ratelimit.State{Algorithm: ratelimit.FixedWindow, HighMicros: now, Used: 1}, NowMicros: now, Charged: true}
 	change := func(change func(*ratelimit.Row)) []ratelimit.Row {
 		row := good
 		change(&row)
@@ -154,6 +165,9 @@ func TestNonsenseFromTheStoreIsAnErrorOfTheStore(t *testing.T) {
 		{"negative units", change(func(r *ratelimit.Row) { r.State.Used = -1 }), nil},
 		{"a negative time", change(func(r *ratelimit.Row) { r.State.HighMicros = -1 }), nil},
 		{"a step back before 1970", change(func(r *ratelimit.Row) { r.State.BehindMicros = now + 1 }), nil},
+		{"more units than the limit", change(func(r *ratelimit.Row) { r.State.Used = 6 }), nil},
+		{"a charge at another time than its row's", change(func(r *ratelimit.Row) { r.NowMicros = math.MaxInt64 }), nil},
+		{"a charge by another algorithm", change(func(r *ratelimit.Row) { r.State.Algorithm = ratelimit.SlidingLog }), nil},
 		{"a charge that doesn't stand", change(func(r *ratelimit.Row) { r.State.Used = 0 }), nil},
 	}
 	for _, test := range tests {
@@ -171,7 +185,7 @@ func TestNonsenseFromTheStoreIsAnErrorOfTheStore(t *testing.T) {
 	}
 }
 
-// A06: the state is read after the window in which the store refused is over.
+// Case A06: the state is read after the window in which the store refused is over.
 func TestARefusalWhoseCauseIsOverWaitsForASecond(t *testing.T) {
 	now := storetest.Start.UnixMicro()
 	store := &recorder{rows: []ratelimit.Row{{State: ratelimit.State{HighMicros: now - 1000, Used: 5}, NowMicros: now}}}
@@ -182,5 +196,57 @@ func TestARefusalWhoseCauseIsOverWaitsForASecond(t *testing.T) {
 	limit := decision.Limits[0]
 	if decision.Allowed || decision.RetryAfter != time.Second || limit.Allowed || limit.RetryAfter != time.Second || limit.Remaining != 0 {
 		t.Fatalf("got %+v", decision)
+	}
+}
+
+// The deciding statement saw the end of a window in which one limit was full; the read after it saw the next one.
+func TestARefusalIsBlamedOnTheLimitThatWasFull(t *testing.T) {
+	edge := storetest.Start.UnixMicro()
+	address := with(func(p *ratelimit.Policy) { p.Name, p.Limit, p.Count = "address", 10, ratelimit.EveryAttempt })
+	private := with(func(p *ratelimit.Policy) { p.Name, p.Limit, p.Private = "private", 8, true })
+	full := ratelimit.Row{State: ratelimit.State{Algorithm: ratelimit.FixedWindow, HighMicros: edge - 30_000_000, Used: 10}, NowMicros: edge + 1000}
+	unused := ratelimit.Row{NowMicros: edge + 1000}
+	for _, test := range []struct {
+		name string
+		rows []ratelimit.Row
+		want int
+	}{
+		{"the one that was full", []ratelimit.Row{full, unused}, 0},
+		{"a public one when none was", []ratelimit.Row{unused, unused}, 0},
+	} {
+		for _, turned := range []bool{false, true} {
+			charges, rows, want := []ratelimit.Charge{address.Charge("a"), private.Charge("b")}, slices.Clone(test.rows), test.want
+			if turned {
+				slices.Reverse(charges)
+				slices.Reverse(rows)
+				want = 1 - want
+			}
+			decision, err := newLimiter(t, &recorder{rows: rows}, string(storetest.Secret)).Decide(t.Context(), charges...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if decision.Allowed || decision.Limits[want].Allowed || !decision.Limits[1-want].Allowed || decision.RetryAfter != time.Second {
+				t.Errorf("%s, turned %t: got %+v", test.name, turned, decision)
+			}
+		}
+	}
+}
+
+// case A17: a cost of 0 is no reason to refuse the rest.
+func TestAPeekRefusesNothing(t *testing.T) {
+	store := ratelimit.NewMemoryStore(nil)
+	limiter := newLimiter(t, store, string(storetest.Secret))
+	century := with(func(p *ratelimit.Policy) { p.Window = ratelimit.MaxWindow })
+	lowered, other := century, with(func(p *ratelimit.Policy) { p.Name, p.Window = "other", ratelimit.MaxWindow })
+	lowered.Limit = 3
+	if _, err := limiter.Decide(t.Context(), century.ChargeN("a", 5)); err != nil {
+		t.Fatal(err)
+	}
+	for _, count := range []ratelimit.Count{ratelimit.Admitted, ratelimit.EveryAttempt} {
+		other.Count = count
+		decision, err := limiter.Decide(t.Context(), other.Charge("a"), lowered.ChargeN("a", 0))
+		if err != nil || !decision.Allowed || decision.Limits[1].Remaining != 0 {
+			t.Errorf("count %d: %+v, %v", count, decision, err)
+		}
 	}
 }

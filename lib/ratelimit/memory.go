@@ -2,37 +2,51 @@ package ratelimit
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
 
-// Audit tells of the first refusal of a key in a window.
+// Audit tells of the first refusal of a key in a window, or of what an operator did to a key.
 type Audit struct {
-	AtMicros int64
-	Policy   string
-	Key      int64
-	Used     int64 // units that stood
+	AtMicros    int64
+	Policy      string
+	Key         int64
+	Used        int64  // units that stood
+	Action      Action // "refusal", or an operator's
+	UntilMicros int64  // of Ban and Allow
 }
 
+const refusalAction Action = "refusal"
+
 // MemoryStore is a Store in the memory of one process: exact within it and unknown to any other. It is meant for tests
-// and for programs that run as one process. It keeps every key it has seen. It may be used by many goroutines.
+// and for programs that run as one process. It keeps keys until they are swept. It may be used by many goroutines.
 type MemoryStore struct {
 	now func() time.Time
 
 	mu       sync.Mutex
 	states   map[int64]State
+	expires  map[int64]int64 // when a state can refuse nothing any more, in microseconds
 	refunded map[int64]bool
+	refunds  map[int64][]given // of buckets, by key
 	audits   []Audit
 	writes   int64
 }
+
+// given is what was given back of one charge to a bucket, with the state's sequence at the charge and when it was given.
+type given struct{ epoch, chargedAt, givenAt, amount int64 }
 
 // NewMemoryStore makes an empty store. Its clock is now; nil means time.Now.
 func NewMemoryStore(now func() time.Time) *MemoryStore {
 	if now == nil {
 		now = time.Now
 	}
-	return &MemoryStore{now: now, states: map[int64]State{}, refunded: map[int64]bool{}}
+	return &MemoryStore{now: now, states: map[int64]State{}, expires: map[int64]int64{}, refunded: map[int64]bool{}, refunds: map[int64][]given{}}
 }
+
+// micros is the store's time, in whole milliseconds.
+func (m *MemoryStore) micros() int64 { return m.now().UnixMilli() * 1000 }
 
 // Decide implements Store.
 func (m *MemoryStore) Decide(ctx context.Context, entries []Entry) ([]Row, error) {
@@ -41,56 +55,165 @@ func (m *MemoryStore) Decide(ctx context.Context, entries []Entry) ([]Row, error
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := m.now().UnixMicro()
+	now := m.micros()
 
-	steps := make([]step, len(entries))
+	steps, states := make([]step, len(entries)), make([]State, len(entries))
 	allowed := true
 	for i, entry := range entries {
-		steps[i] = entry.Policy.step(m.states[entry.Key], now, entry.Cost)
-		allowed = allowed && steps[i].Fits
+		states[i] = m.newest(entry)
+		steps[i] = entry.Policy.step(states[i], now, entry.Cost)
+		allowed = allowed && steps[i].fits
 	}
 
 	rows := make([]Row, len(entries))
 	for i, entry := range entries {
-		step, state := steps[i], m.states[entry.Key]
+		step, state := steps[i], states[i]
 		switch {
 		case entry.Cost == 0:
-		case step.Fits && (allowed || entry.Policy.Count == EveryAttempt):
-			state = state.charged(step, now, entry.Cost)
-			m.states[entry.Key] = state
+		case step.fits && (allowed || entry.Policy.Count == EveryAttempt):
+			state = entry.Policy.after(state, step, entry.Cost)
+			m.put(entry, state)
 			m.writes++
-			rows[i].Charged = true
-		case !step.Fits && (step.First || step.Stepped):
-			state = state.refused(step, now)
-			m.states[entry.Key] = state
+			rows[i].Charged, rows[i].NowMicros = true, step.nowMicros
+		case !step.fits && (step.first || step.stepped):
+			state = entry.Policy.refused(state, step)
+			m.put(entry, state)
+			rows[i].NowMicros = step.nowMicros
 			m.writes++
-			if step.First {
+			if step.first {
 				m.writes++
-				m.audits = append(m.audits, Audit{now, entry.Policy.Name, entry.Key, state.Used})
+				m.audits = append(m.audits, Audit{AtMicros: step.nowMicros, Policy: entry.Policy.Name, Key: entry.Key, Used: state.Used, Action: refusalAction})
 			}
 		}
-		rows[i].State, rows[i].NowMicros = state, now
+		rows[i].State = state
+		if rows[i].NowMicros == 0 {
+			rows[i].NowMicros = now
+		}
+	}
+	return rows, nil
+}
+
+func (m *MemoryStore) put(entry Entry, state State) {
+	m.states[entry.Key] = state
+	m.expires[entry.Key] = entry.Policy.expiresMicros(state)
+}
+
+// newest gives the state that was written last of those under an entry's keys.
+func (m *MemoryStore) newest(entry Entry) State {
+	return m.states[m.home(entry.Key, entry.OtherKey, entry.Rotating)]
+}
+
+// home is the key that a subject's newest state lies under.
+func (m *MemoryStore) home(key, other int64, rotating bool) int64 {
+	if rotating && m.states[other].Sequence > m.states[key].Sequence {
+		return other
+	}
+	return key
+}
+
+// Peek implements Store.
+func (m *MemoryStore) Peek(ctx context.Context, entries []Entry) ([]Row, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rows := make([]Row, len(entries))
+	for i, entry := range entries {
+		rows[i] = Row{State: m.newest(entry), NowMicros: m.micros()}
 	}
 	return rows, nil
 }
 
 // GiveBack implements Store.
-func (m *MemoryStore) GiveBack(ctx context.Context, refund Refund) error {
+func (m *MemoryStore) GiveBack(ctx context.Context, refunds []Refund) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	for _, refund := range refunds {
+		m.giveBack(refund)
+	}
+	return nil
+}
+
+func (m *MemoryStore) giveBack(refund Refund) {
 	if m.refunded[refund.ID] {
-		return nil
+		return
 	}
 	m.refunded[refund.ID] = true
 	m.writes++
-	if state, found := m.states[refund.Key]; found {
-		m.states[refund.Key] = state.givenBack(refund)
+
+	home := m.home(refund.Key, refund.OtherKey, refund.Rotating)
+	state, found := m.states[home]
+	if !found || state.Algorithm != refund.Policy.Algorithm || state.Epoch != refund.Epoch {
+		return
+	}
+	var amount int64
+	if refund.Policy.bucket() {
+		now := max(m.micros(), state.HighMicros-state.BehindMicros)
+		var front int64
+		for _, key := range []int64{refund.Key, refund.OtherKey} {
+			for _, g := range m.refunds[key] {
+				if g.epoch == refund.Epoch && g.chargedAt < refund.Sequence && g.givenAt >= refund.Sequence && (key == refund.Key || refund.Rotating) {
+					front += g.amount
+				}
+			}
+		}
+		amount = refund.stands(now, front)
+		m.refunds[home] = append(m.refunds[home], given{refund.Epoch, refund.Sequence, state.Sequence, amount})
+	}
+	m.states[home] = state.givenBack(refund, amount)
+	m.writes++
+}
+
+// Operate implements Store.
+func (m *MemoryStore) Operate(ctx context.Context, o Operation) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.micros()
+	m.audits = append(m.audits, Audit{AtMicros: now, Policy: o.Policy, Key: o.Key, Action: o.Action, UntilMicros: o.UntilMicros})
+	m.writes++
+	home := m.home(o.Key, o.OtherKey, o.Rotating)
+	state, found := m.states[home]
+	if !found {
+		if o.Action == Reset {
+			return nil
+		}
+		state = State{Algorithm: FixedWindow, HighMicros: now}
 		m.writes++
 	}
+	m.states[home] = state.operated(o)
+	m.expires[home] = max(m.expires[home], o.UntilMicros)
+	m.writes++
 	return nil
+}
+
+// Sweep implements Store.
+func (m *MemoryStore) Sweep(ctx context.Context, from int64, rows int) (Swept, error) {
+	if err := ctx.Err(); err != nil {
+		return Swept{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var swept Swept
+	keys := slices.Sorted(maps.Keys(m.states))
+	first, _ := slices.BinarySearch(keys, from)
+	for _, key := range keys[first:min(first+rows, len(keys))] {
+		swept.Looked++
+		swept.Last = key
+		if m.expires[key] <= m.micros() {
+			delete(m.states, key)
+			delete(m.expires, key)
+			delete(m.refunds, key)
+			swept.Deleted++
+		}
+	}
+	return swept, nil
 }
 
 // Audits returns what was audited so far, oldest first.

@@ -1,84 +1,401 @@
 package ratelimit
 
-import "math"
+import "sort"
 
-// State is what a store keeps of one key: a few integers that mean the same for every algorithm. The zero value is a key
-// that was never charged. Times are microseconds since 1970 by the store's clock.
+// State is what a store keeps of one key. The zero value is a key that was never charged. Times are microseconds since
+// 1970 by the store's clock, in whole milliseconds.
 //
-// A state is relative to the moment of its last write, HighMicros − BehindMicros: Used units stood just after it. When
-// the store's clock steps back, the state comes along to the new time as it stands, so that nobody gains units and nobody
-// is kept waiting for the clock to come back; BehindMicros remembers how far, and the time between is not credited a
-// second time when it is passed again.
+// A state is relative to the key's own time, HighMicros − BehindMicros: Used units stood then, just after the last write.
+// The key's time is the store's, except after that stepped back: then the state comes along to the earlier time as it
+// stands, so that nobody gains units and nobody is kept waiting for the clock to come back. Time that is passed again is
+// credited once more, not more often: PassedMicros says up to where, and when the clock steps back further into it, the
+// key's time stands still until the clock is out of it.
+//
+// Used means the same for every algorithm, so that a policy may change its algorithm: the units that stood under the old
+// one stand under the new one, as if they had all been charged at the last write. A log may still keep
+// units that have expired, fewer than stand; they carry over too.
 type State struct {
-	HighMicros    int64 // the latest time the key has seen; never goes back
-	BehindMicros  int64 // how far the last write lies before HighMicros: 0 unless the clock stepped back
-	Used          int64 // units that stood just after the last write
-	Rest          int64 // the algorithm's second number; the fixed window has none
-	RefusedMicros int64 // when the newest audited refusal was; 0 for never
+	Algorithm     Algorithm // that wrote the state
+	HighMicros    int64     // the latest time the key has seen; never goes back
+	BehindMicros  int64     // how far the key's time lies before HighMicros: 0 unless the clock stepped back
+	PassedMicros  int64     // up to where time before HighMicros has been passed again; 0 for never
+	Epoch         int64     // how often the key's time was moved or an operator reset the key: charges of another epoch are gone
+	Sequence      int64     // how often the state was written: the higher is the newer of two states of one subject
+	Used          int64     // units that stood just after the last write
+	Rest          int64     // SlidingWindow: units of the previous window. Buckets: beyond Used, in Window-milliseconds
+	Log           []int64   // SlidingLog: the time of each unit, oldest first, as of the last write
+	RefusedMicros int64     // when the newest audited refusal was; 0 for never
+	Override      Override  // what an operator said about the key
+	UntilMicros   int64     // when Override ends
+}
+
+// Override is an operator's word about one key, for a time.
+type Override uint8
+
+const (
+	None   Override = iota
+	Banned          // refused whatever is left
+	Exempt          // admitted and counted, whatever is left
+)
+
+// standing is a state brought to the present, before a charge.
+type standing struct {
+	nowMicros  int64 // the key's time
+	highMicros int64
+	passed     int64
+	epoch      int64
+	stepped    bool // the clock has stepped back since the key's last write
+	// What stands: units, and for the buckets their debt in fractions of 1 / Window in milliseconds.
+	units    int64
+	previous int64   // SlidingWindow
+	log      []int64 // SlidingLog: all that is kept, expired ones included
 }
 
 // step is what one limit says to one charge at one moment, by itself.
 type step struct {
-	Fits        bool  // the charge is within the limit
-	Used        int64 // units that stand now, before the charge
-	ResetMicros int64 // until more units are to be had; at least 1
-	First       bool  // a refusal now is the first of its window, and is to be audited
-	Stepped     bool  // the clock lies before the key's last write
+	standing
+	fits        bool
+	remaining   int64
+	resetMicros int64 // until more units are to be had; 0 when none is in use
+	retryMicros int64 // until the charge fits; 0 when it does
+	exempt      bool  // an operator admits it
+	first       bool  // a refusal now is the first of its window, and is to be audited
 }
 
-// at brings a state to the time nowMicros: the moment up to which its units have been counted, and the latest time seen.
-func (s State) at(nowMicros int64) (atMicros, highMicros int64) {
-	if s == (State{}) || nowMicros < s.HighMicros-s.BehindMicros {
-		return nowMicros, max(s.HighMicros, nowMicros)
+// moved gives the moment up to which a state's units have been counted, for a store whose clock shows nowMicros.
+func (s State) moved(nowMicros int64) int64 {
+	switch {
+	case s.HighMicros == 0:
+		return nowMicros
+	case s.BehindMicros == 0 && nowMicros < s.HighMicros:
+		return min(max(nowMicros, s.PassedMicros), s.HighMicros)
 	}
-	if nowMicros >= s.HighMicros {
-		return s.HighMicros, nowMicros
-	}
-	return s.HighMicros - s.BehindMicros, s.HighMicros
+	return s.HighMicros - s.BehindMicros
 }
 
-// step asks one limit for cost units at nowMicros. It is a pure function; cost is between 0 and the limit.
+// bring brings a state to nowMicros, for a policy whose algorithm may be another than the state's.
+func (p Policy) bring(s State, nowMicros int64) standing {
+	at, window, ms := s.moved(nowMicros), p.Window.Microseconds(), p.Window.Milliseconds()
+	nowMicros = max(nowMicros, at)
+	out := standing{
+		nowMicros:  nowMicros,
+		highMicros: max(s.HighMicros, nowMicros),
+		passed:     s.PassedMicros,
+		epoch:      s.Epoch,
+		stepped:    s.HighMicros != 0 && s.BehindMicros == 0 && at < s.HighMicros,
+	}
+	if s.HighMicros != 0 && at != s.HighMicros-s.BehindMicros {
+		out.epoch++
+	}
+	switch {
+	case nowMicros < out.highMicros:
+		out.passed = nowMicros
+	case s.BehindMicros > 0:
+		out.passed = s.HighMicros
+	}
+	used := max(s.Used, 0)
+	var rest int64
+	if s.Algorithm == p.Algorithm || p.bucket() && (s.Algorithm == TokenBucket || s.Algorithm == LeakyBucket) {
+		rest = max(s.Rest, 0)
+	}
+	switch p.Algorithm {
+	case FixedWindow, SlidingWindow:
+		switch nowMicros/window - at/window {
+		case 0:
+			out.units, out.previous = used, rest
+		case 1:
+			out.previous = used
+		}
+	case SlidingLog:
+		if s.Algorithm == SlidingLog {
+			shift := at - (s.HighMicros - s.BehindMicros)
+			for _, micros := range s.Log {
+				out.log = append(out.log, micros+shift)
+			}
+		} else {
+			out.log = appendTimes(nil, at, min(used, p.Limit))
+		}
+		out.units = int64(len(out.log))
+	default:
+		debt := min(used, maxProduct/ms)*ms + min(rest, ms-1)
+		out.units = max(debt-min((nowMicros-at)/1000, maxProduct/p.Limit)*p.Limit, 0)
+	}
+	return out
+}
+
+func (p Policy) bucket() bool { return p.Algorithm == TokenBucket || p.Algorithm == LeakyBucket }
+
+// step asks one limit for cost units at nowMicros. It is a pure function; cost is between 0 and Capacity.
 func (p Policy) step(s State, nowMicros, cost int64) step {
-	at, _ := s.at(nowMicros)
+	out := step{standing: p.bring(s, nowMicros)}
+	clockMicros := nowMicros
+	nowMicros = out.nowMicros
+	switch p.Algorithm {
+	case FixedWindow:
+		p.fixedWindow(&out, cost)
+	case SlidingWindow:
+		p.slidingWindow(&out, cost)
+	case SlidingLog:
+		p.slidingLog(&out, cost)
+	default:
+		p.bucketStep(&out, cost)
+	}
+	if s.Override != None && clockMicros < s.UntilMicros {
+		ends := s.UntilMicros - clockMicros
+		switch {
+		case s.Override == Exempt:
+			out.fits, out.exempt = true, true
+		case out.fits:
+			out.retryMicros = ends
+		default:
+			out.retryMicros = max(out.retryMicros, ends)
+		}
+		if s.Override == Banned {
+			if out.remaining > 0 {
+				out.resetMicros = ends
+			} else {
+				out.resetMicros = max(out.resetMicros, ends)
+			}
+			out.fits, out.remaining = false, 0
+		}
+	}
+	out.fits = out.fits || cost == 0
+	if out.fits {
+		out.retryMicros = 0
+	}
+	out.remaining = max(out.remaining, 0)
 	window := p.Window.Microseconds()
-	result := step{
-		ResetMicros: window - nowMicros%window,
-		First:       s.RefusedMicros == 0 || s.RefusedMicros/window != nowMicros/window,
-		Stepped:     s != (State{}) && nowMicros < s.HighMicros-s.BehindMicros,
+	switch {
+	case s.RefusedMicros == 0:
+		out.first = true
+	case p.Algorithm == FixedWindow || p.Algorithm == SlidingWindow:
+		out.first = s.RefusedMicros/window != nowMicros/window
+	default:
+		out.first = nowMicros-s.RefusedMicros >= window || nowMicros < s.RefusedMicros
 	}
-	if at/window == nowMicros/window {
-		result.Used = max(s.Used, 0)
-	}
-	result.Fits = cost <= p.Limit-result.Used
-	return result
+	return out
 }
 
-// charged gives the state after cost units were charged at nowMicros to a limit that answered with step.
-func (s State) charged(step step, nowMicros, cost int64) State {
-	_, high := s.at(nowMicros)
-	return State{
-		HighMicros:    high,
-		BehindMicros:  high - nowMicros,
-		Used:          min(step.Used, math.MaxInt64-cost) + cost,
+func (p Policy) fixedWindow(out *step, cost int64) {
+	window := p.Window.Microseconds()
+	out.fits = cost <= p.Limit-out.units
+	out.remaining = p.Limit - out.units
+	out.resetMicros = window - out.nowMicros%window
+	out.retryMicros = out.resetMicros
+}
+
+// slidingWindow counts in products of units and milliseconds: previous × (1 − elapsed) + current ≤ limit, times window.
+func (p Policy) slidingWindow(out *step, cost int64) {
+	ms := p.Window.Milliseconds()
+	elapsed := out.nowMicros % p.Window.Microseconds() / 1000
+	previous, current := min(out.previous, maxProduct/ms), min(out.units, maxProduct/ms)
+	weight := previous*(ms-elapsed) + current*ms
+	out.fits = weight <= (p.Limit-cost)*ms
+	out.remaining = (p.Limit*ms - weight) / ms
+	// until waits for the estimate to leave room: within this window while the previous one fades, or in the next while
+	// this one does, at the latest at its end.
+	until := func(room int64) int64 {
+		switch {
+		case room >= current && previous*(ms-elapsed) <= (room-current)*ms:
+			return 0
+		case room >= current:
+			return ms - elapsed - (room-current)*ms/previous
+		}
+		return ms - elapsed + ms - room*ms/current
+	}
+	if weight > 0 {
+		out.resetMicros = until(p.Limit-1-max(out.remaining, 0)) * 1000
+	}
+	out.retryMicros = until(p.Limit-cost) * 1000
+}
+
+func (p Policy) slidingLog(out *step, cost int64) {
+	window := p.Window.Microseconds()
+	expired := sort.Search(len(out.log), func(i int) bool { return out.log[i] > out.nowMicros-window })
+	stands := int64(len(out.log) - expired)
+	out.fits = cost <= p.Limit-stands
+	out.remaining = p.Limit - stands
+	if stands > 0 {
+		// More is to be had when the newest of those that must go for one more unit has gone.
+		out.resetMicros = out.log[expired+int(max(stands-p.Limit, 0))] + window - out.nowMicros
+	}
+	if !out.fits {
+		out.retryMicros = out.log[expired+int(stands+cost-p.Limit)-1] + window - out.nowMicros
+	}
+}
+
+// bucketStep serves both buckets: what a token bucket has given out is the length of a leaky bucket's queue.
+func (p Policy) bucketStep(out *step, cost int64) {
+	ms := p.Window.Milliseconds()
+	full := p.Capacity() * ms
+	out.fits = out.units <= full-cost*ms
+	out.remaining = (full - out.units) / ms
+	until := func(debt int64) int64 { // for the debt to fall to this
+		return min((max(out.units-debt, 0)+p.Limit-1)/p.Limit, MaxWindow.Milliseconds()) * 1000
+	}
+	out.resetMicros = until(full - (max(out.remaining, 0)+1)*ms)
+	if out.units == 0 {
+		out.resetMicros = 0
+	}
+	out.retryMicros = until(full - cost*ms)
+}
+
+// after gives the state after cost units were charged to a limit that answered with step; 0 after a refusal that is written.
+func (p Policy) after(s State, step step, cost int64) State {
+	next := State{
+		Algorithm:     p.Algorithm,
+		HighMicros:    step.highMicros,
+		BehindMicros:  step.highMicros - step.nowMicros,
+		PassedMicros:  step.passed,
+		Epoch:         step.epoch,
+		Sequence:      s.Sequence + 1,
 		RefusedMicros: s.RefusedMicros,
+		Override:      s.Override,
+		UntilMicros:   s.UntilMicros,
 	}
-}
-
-// refused gives the state after a refusal at nowMicros was written down. Later refusals of the window are not written,
-// except that the first after the clock stepped back moves the key to the new time.
-func (s State) refused(step step, nowMicros int64) State {
-	next := s.charged(step, nowMicros, 0)
-	if step.First {
-		next.RefusedMicros = nowMicros
+	switch p.Algorithm {
+	case FixedWindow:
+		next.Used = addUnits(step.units, cost)
+	case SlidingWindow:
+		next.Used, next.Rest = addUnits(step.units, cost), step.previous
+	case SlidingLog:
+		next.Log = appendTimes(append([]int64(nil), step.log[p.dropped(step, cost):]...), step.nowMicros, cost)
+		next.Used = int64(len(next.Log))
+	default:
+		ms := p.Window.Milliseconds()
+		debt := step.units + cost*ms
+		next.Used, next.Rest = debt/ms, debt%ms
 	}
 	return next
 }
 
-// givenBack gives the state after what stands of a charge was given back: nothing once the window of the charge is over.
-func (s State) givenBack(refund Refund) State {
-	window := refund.Policy.Window.Microseconds()
-	if (s.HighMicros-s.BehindMicros)/window == refund.ChargedMicros/window {
-		s.Used = max(s.Used-refund.Cost, 0)
+// dropped is how many of a log's entries go when it is written: expired ones only, so many that fewer are kept than twice
+// those that stand, and those that have to make room for a charge.
+func (p Policy) dropped(step step, cost int64) int64 {
+	n := step.units
+	var room int64
+	switch {
+	case cost > 0 && step.exempt:
+		room = max(n+cost-MaxLogLimit, 0)
+	case cost > 0:
+		room = max(n+cost-p.Limit, 0)
+	}
+	expired := func(count int64) bool {
+		return count > 0 && step.log[count-1] <= step.nowMicros-p.Window.Microseconds()
+	}
+	if expired(n) {
+		return n
+	}
+	for kept := int64(1); kept < MaxLogLimit; kept *= 2 {
+		if expired(n - kept) {
+			return max(n-kept, room)
+		}
+	}
+	return room
+}
+
+// refused gives the state after a refusal was written down: the first of its window, or one that saw the clock step back.
+func (p Policy) refused(s State, step step) State {
+	next := p.after(s, step, 0)
+	if step.first {
+		next.RefusedMicros = step.nowMicros
+	}
+	return next
+}
+
+// delay is how long a unit waits that was the last to join a queue, whose state was s just after.
+func (p Policy) delayMicros(s State, cost int64) int64 {
+	if p.Algorithm != LeakyBucket {
+		return 0
+	}
+	before := s.Used*p.Window.Milliseconds() + s.Rest - cost*p.Window.Milliseconds()
+	return min((max(before, 0)+p.Limit-1)/p.Limit, MaxWindow.Milliseconds()) * 1000
+}
+
+// addUnits saturates, since a stored number may be anything.
+func addUnits(units, cost int64) int64 {
+	return min(units, 1<<62) + cost
+}
+
+func appendTimes(log []int64, micros, n int64) []int64 {
+	for range n {
+		log = append(log, micros)
+	}
+	return log
+}
+
+// stands is how much of a bucket's charge stands at nowMicros, in units times milliseconds of the window: its own part of
+// the queue, less what has been refilled since, less what was given back since of the charges in front of it.
+func (r Refund) stands(nowMicros, front int64) int64 {
+	refilled := min((nowMicros-r.ChargedMicros)/1000, maxProduct/r.Policy.Limit) * r.Policy.Limit
+	return max(min(r.Cost*r.Policy.Window.Milliseconds(), r.Debt-front-refilled), 0)
+}
+
+// givenBack gives the state after what stands of a charge was given back; for a bucket that is amount.
+func (s State) givenBack(r Refund, amount int64) State {
+	window, ms := r.Policy.Window.Microseconds(), r.Policy.Window.Milliseconds()
+	s.Sequence++
+	switch r.Policy.Algorithm {
+	case FixedWindow, SlidingWindow:
+		switch (s.HighMicros-s.BehindMicros)/window - r.ChargedMicros/window {
+		case 0:
+			s.Used = max(s.Used-r.Cost, 0)
+		case 1:
+			if r.Policy.Algorithm == SlidingWindow {
+				s.Rest = max(s.Rest-r.Cost, 0)
+			}
+		}
+	case SlidingLog:
+		// Entries of one time are alike, and so many of them are this charge's.
+		first := sort.Search(len(s.Log), func(i int) bool { return s.Log[i] >= r.ChargedMicros })
+		end := first + int(r.Cost)
+		if r.Cost > 0 && end <= len(s.Log) && s.Log[first] == r.ChargedMicros && s.Log[end-1] == r.ChargedMicros {
+			s.Log = append(append([]int64(nil), s.Log[:first]...), s.Log[end:]...)
+			s.Used = int64(len(s.Log))
+		}
+	default:
+		debt := max(s.Used*ms+s.Rest-amount, 0)
+		s.Used, s.Rest = debt/ms, debt%ms
 	}
 	return s
+}
+
+// operated gives the state after an operator's change.
+func (s State) operated(o Operation) State {
+	s.Override, s.UntilMicros = None, o.UntilMicros
+	s.Sequence++
+	switch o.Action {
+	case Reset:
+		s.Used, s.Rest, s.Log = 0, 0, nil
+		s.Epoch++
+	case Ban:
+		s.Override = Banned
+	case Allow:
+		s.Override = Exempt
+	}
+	return s
+}
+
+// lifeMicros is longer than anything of a charge, or of one that came behind it while it stood, can stand.
+func (p Policy) lifeMicros() int64 {
+	life := 3 * p.Window.Microseconds()
+	if p.bucket() {
+		life += 2 * (p.Capacity() * p.Window.Milliseconds() / p.Limit) * 1000
+	}
+	return life
+}
+
+// expiresMicros is the time from which on a state can refuse nothing: it may be swept.
+func (p Policy) expiresMicros(s State) int64 {
+	window := p.Window.Microseconds()
+	var expires int64
+	switch p.Algorithm {
+	case FixedWindow, SlidingWindow:
+		expires = (s.HighMicros/window + int64(p.Algorithm)) * window
+	case SlidingLog:
+		expires = s.HighMicros + window
+	default:
+		expires = s.HighMicros + max(window, (p.Capacity()*p.Window.Milliseconds()/p.Limit+1)*1000)
+	}
+	return max(expires, s.UntilMicros)
 }

@@ -3,17 +3,21 @@ package ratelimit
 import "context"
 
 // Entry is one charge as a store sees it: a key instead of a subject. Keys are 0 to 2⁶³−1 and differ within a decision;
-// Cost is between 0 and Policy.Limit; Policy is valid.
+// Cost is between 0 and Policy.Capacity; Policy is valid.
 type Entry struct {
 	Key    int64
 	Policy Policy
 	Cost   int64
+	// OtherKey is the same subject's key under the other secret. It counts while Rotating, which is the same for all
+	// entries of a decision.
+	OtherKey int64
+	Rotating bool
 }
 
 // Row is a key's state right after a decision.
 type Row struct {
 	State     State
-	NowMicros int64 // the store's time that State was seen at
+	NowMicros int64 // the store's time that State was seen at, or, where the decision wrote it, the key's
 	Charged   bool  // this decision charged the key
 }
 
@@ -24,6 +28,31 @@ type Refund struct {
 	Policy        Policy // as it was when the charge was made
 	Cost          int64
 	ChargedMicros int64 // the store's time of the charge
+	Debt          int64 // of a bucket just after the charge, in units times milliseconds of the window
+	Epoch         int64 // of the key when it was charged; in another one nothing of the charge stands
+	Sequence      int64 // of the state that the charge left
+	ExpiresMicros int64 // from here on nothing of the charge can stand
+	OtherKey      int64 // see Entry
+	Rotating      bool
+}
+
+// Action is what an operator does to a key.
+type Action string
+
+const (
+	Reset Action = "reset" // forget what was charged, and end a ban or an exemption
+	Ban   Action = "ban"   // refuse until a time
+	Allow Action = "allow" // admit until a time, whatever is left; charges still count
+)
+
+// Operation is an operator's change of one key.
+type Operation struct {
+	Key         int64
+	Policy      string
+	Action      Action
+	UntilMicros int64 // of Ban and Allow
+	OtherKey    int64 // see Entry
+	Rotating    bool
 }
 
 // Store keeps the states of keys and decides by its own clock. Its methods may be called by many goroutines, and by many
@@ -35,15 +64,34 @@ type Store interface {
 	// Decide carries out one decision as one atomic unit, ordered with every other decision on any of its keys.
 	//
 	// A key whose charge fits its limit is charged when every key's charge fits, or when its policy counts every
-	// attempt. A key whose charge does not fit is never charged; when it is the first such refusal of the key in a
-	// window (Policy.Window, aligned for FixedWindow), that is marked in its state and one audit row is written, in
+	// attempt. While Rotating, a key's state is that of Key or of OtherKey, whichever was written last, and is written
+	// to Key. A key whose charge does not fit is never charged; when it is the first such refusal of the key in a
+	// window (Policy.Window: aligned for FixedWindow and SlidingWindow, otherwise counted from the last such refusal), that is marked in its state and one audit row is written, in
 	// the same unit. Nothing else is written: not for a cost of 0, and not for later refusals of the window.
 	//
 	// It returns a Row for each entry, in order. Charged comes from the unit itself. The state of a key that the
 	// unit didn't write may be read just after it, and so may show later charges of others.
 	Decide(ctx context.Context, entries []Entry) ([]Row, error)
 
-	// GiveBack takes what still stands of a charge out of its key's state, once for each refund.ID, as one atomic
-	// unit. A charge no longer stands when its window is over. Nobody else's charge is touched.
-	GiveBack(ctx context.Context, refund Refund) error
+	// Peek gives the Row of each entry as it is now, and writes nothing.
+	Peek(ctx context.Context, entries []Entry) ([]Row, error)
+
+	// GiveBack takes what still stands of each charge out of its key's state, once for each Refund.ID, as one atomic
+	// unit. The keys differ. A charge no longer stands when its window is over, or a bucket has been refilled by as much, or an operator
+	// has reset the key. Nobody else's charge is touched.
+	GiveBack(ctx context.Context, refunds []Refund) error
+
+	// Operate carries out an operator's change and writes its audit row as one atomic unit.
+	Operate(ctx context.Context, operation Operation) error
+
+	// Sweep deletes the expired of at most rows keys, beginning with the key from, in the order of keys. It never deletes
+	// a key that could still refuse something. A Store may also sweep in passing.
+	Sweep(ctx context.Context, from int64, rows int) (Swept, error)
+}
+
+// Swept is what one sweep did.
+type Swept struct {
+	Looked  int64 // keys that it looked at; 0 when there are none from there on
+	Deleted int64
+	Last    int64 // the last key that it looked at
 }

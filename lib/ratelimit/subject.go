@@ -21,9 +21,14 @@ const (
 	Address
 	// Account subjects are user names: see CanonicalAccount.
 	Account
+	// Phone subjects are telephone numbers: see CanonicalPhone.
+	Phone
+	// APIKey subjects are keys that an application gave out: byte for byte, of visible ASCII characters, because a key that
+	// is told apart by case or a blank is another key.
+	APIKey
 )
 
-// MaxSubjectBytes bounds a subject before and after it is brought into canonical form. It is more than any address or
+// MaxSubjectBytes bounds a subject as the caller has it. It is more than any address or
 // user name needs, and keeps hashing a subject cheap.
 const MaxSubjectBytes = 1024
 
@@ -38,6 +43,12 @@ func (k SubjectKind) Canonical(subject string) (string, error) {
 		return CanonicalAddress(subject)
 	case Account:
 		return CanonicalAccount(subject)
+	case Phone:
+		return CanonicalPhone(subject)
+	case APIKey:
+		if strings.ContainsFunc(subject, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return "", fmt.Errorf("%w: it has characters that no key has", ErrSubject)
+		}
 	}
 	if strings.TrimSpace(subject) == "" {
 		return "", fmt.Errorf("%w: it is blank", ErrSubject)
@@ -101,6 +112,27 @@ func CanonicalAccount(name string) (string, error) {
 		return "", fmt.Errorf("%w: it is blank", ErrSubject)
 	}
 	return folded, nil
+}
+
+// CanonicalPhone brings a telephone number into the international form of E.164: a plus sign and 7 to 15 digits, the first
+// of which is not 0. Blanks, hyphens, dots and brackets that people put between digits are dropped. A number without its
+// country, with an extension, or that is none at all, is an error that matches ErrSubject.
+func CanonicalPhone(text string) (string, error) {
+	text = strings.TrimSpace(text)
+	digits, international := strings.CutPrefix(text, "+")
+	number := []byte{'+'}
+	for _, c := range []byte(digits) {
+		switch {
+		case '0' <= c && c <= '9':
+			number = append(number, c)
+		case strings.IndexByte(" -.()", c) < 0:
+			return "", fmt.Errorf("%w: it is not a telephone number", ErrSubject)
+		}
+	}
+	if !international || len(number) < 1+7 || len(number) > 1+15 || number[1] == '0' {
+		return "", fmt.Errorf("%w: it is not a telephone number in international form", ErrSubject)
+	}
+	return string(number), nil
 }
 
 // keyOf derives the number that stands for a subject of a policy in the store: the first 63 bits of an HMAC-SHA256

@@ -8,7 +8,7 @@ import (
 	"github.com/weirlimits/weir/lib/ratelimit"
 )
 
-// A33, A34, A35, A36, A52: addresses in one group are one client, groups are different clients.
+// Cases A33, A34, A35, A36, A52: addresses in one group are one client, groups are different clients.
 func TestSpellingsOfOneAddressAreOneSubject(t *testing.T) {
 	groups := [][]string{
 		{"203.0.113.9", "203.0.113.9:50001", "203.0.113.9:50002", "::ffff:203.0.113.9", "[::ffff:203.0.113.9]:443", " 203.0.113.9 ", "64:ff9b::203.0.113.9"},
@@ -41,7 +41,7 @@ func TestSpellingsOfOneAddressAreOneSubject(t *testing.T) {
 	}
 }
 
-// A35, A38
+// Cases A35, A38.
 func TestWhatIsNoAddressIsNoSubject(t *testing.T) {
 	for _, text := range []string{
 		"", "   ", "fe80::1%eth0", "010.0.0.1", "999.1.1.1", "abc", "203.0.113.9, 198.51.100.7", "203.0.113.9:", "203.0.113.9:99999",
@@ -53,7 +53,7 @@ func TestWhatIsNoAddressIsNoSubject(t *testing.T) {
 	}
 }
 
-// A40
+// Case A40.
 func TestSpellingsOfOneAccountAreOneSubject(t *testing.T) {
 	for _, text := range []string{"victim@example.org", "VICTIM@example.org", " victim@example.org ", "Victim@Example.Org\t", "\nvictim@example.ORG", "victim@example.org\u00a0"} {
 		if got, err := ratelimit.CanonicalAccount(text); err != nil || got != "victim@example.org" {
@@ -62,10 +62,10 @@ func TestSpellingsOfOneAccountAreOneSubject(t *testing.T) {
 	}
 }
 
-// A39, A43
+// Cases A39, A43.
 func TestBlankAndOverlongSubjectsAreRefusedAndNotRepeated(t *testing.T) {
 	long := strings.Repeat("secretname", 200_000)
-	for _, kind := range []ratelimit.SubjectKind{ratelimit.Opaque, ratelimit.Address, ratelimit.Account} {
+	for _, kind := range []ratelimit.SubjectKind{ratelimit.Opaque, ratelimit.Address, ratelimit.Account, ratelimit.Phone, ratelimit.APIKey} {
 		for _, text := range []string{"", " ", "\t\n", "\u00a0", long} {
 			_, err := kind.Canonical(text)
 			if !errors.Is(err, ratelimit.ErrSubject) {
@@ -77,6 +77,34 @@ func TestBlankAndOverlongSubjectsAreRefusedAndNotRepeated(t *testing.T) {
 	}
 	if _, err := ratelimit.CanonicalAccount("a\xff"); !errors.Is(err, ratelimit.ErrSubject) {
 		t.Error("an account name that isn't UTF-8 is taken")
+	}
+}
+
+// row C15
+func TestSpellingsOfOnePhoneAreOneSubject(t *testing.T) {
+	for _, text := range []string{"+15550100123", "+1 555 010-0123", " +1 (555) 010.0123 ", "+1-555-0100123"} {
+		if got, err := ratelimit.CanonicalPhone(text); err != nil || got != "+15550100123" {
+			t.Errorf("%q becomes %q, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"15550100123", "0015550100123", "+05550100123", "+123456", "+1234567890123456", "+1555010012x", "++15550100123", "+1 555 010 0123 ext 4", "+1٥٥50100123"} {
+		if got, err := ratelimit.CanonicalPhone(text); !errors.Is(err, ratelimit.ErrSubject) {
+			t.Errorf("%q becomes %q, %v", text, got, err)
+		}
+	}
+}
+
+// row C15
+func TestKeysThatDifferInAnythingAreDifferentSubjects(t *testing.T) {
+	for _, text := range []string{"abc", "ABC", "abc."} {
+		if got, err := ratelimit.APIKey.Canonical(text); err != nil || got != text {
+			t.Errorf("%q becomes %q, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{" abc", "a bc", "abc\n", "äbc", "a\x00"} {
+		if got, err := ratelimit.APIKey.Canonical(text); !errors.Is(err, ratelimit.ErrSubject) {
+			t.Errorf("%q becomes %q, %v", text, got, err)
+		}
 	}
 }
 

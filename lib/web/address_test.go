@@ -29,17 +29,17 @@ func TestTheClientAddressIsBelievedOnlyFromWhereItCannotBeForged(t *testing.T) {
 		{"a list alone is no address", platform, "", []string{real, "198.51.100.1, 203.0.113.9"}, ""},
 		{"on the platform the socket is the platform's own", platform, "203.0.113.9:4711", nil, ""},
 		{"off the platform no header is believed", elsewhere, "203.0.113.9:4711", []string{vercel, "192.0.2.1", real, "192.0.2.2"}, "203.0.113.9"},
-		// A31
+		// Case A31.
 		{"x-forwarded-for is not read on the platform", platform, "", []string{"X-Forwarded-For", "192.0.2.1", real, "203.0.113.9"}, "203.0.113.9"},
 		{"x-forwarded-for alone is no address", platform, "", []string{"X-Forwarded-For", "192.0.2.1"}, ""},
 		{"x-forwarded-for is not read off the platform", elsewhere, "203.0.113.9", []string{"X-Forwarded-For", "192.0.2.1"}, "203.0.113.9"},
-		// A33
+		// Case A33.
 		{"an IPv6 client is its /64", platform, "", []string{vercel, "2001:db8:1:2:3:4:5:6"}, "2001:db8:1:2::"},
 		{"another /64 is another client", platform, "", []string{vercel, "2001:db8:1:3::1"}, "2001:db8:1:3::"},
-		// A34
+		// Case A34.
 		{"a mapped IPv4 address is the IPv4 address", platform, "", []string{vercel, "::ffff:198.51.100.7"}, "198.51.100.7"},
 		{"another mapped address is another client", platform, "", []string{vercel, "::ffff:198.51.100.8"}, "198.51.100.8"},
-		// A35
+		// Case A35.
 		{"upper case and zero runs don't matter", platform, "", []string{vercel, "2001:DB8:0:0::1"}, "2001:db8::"},
 		{"brackets don't matter", platform, "", []string{vercel, "[2001:db8::1]"}, "2001:db8::"},
 		{"a zone is no address", platform, "", []string{vercel, "fe80::1%eth0"}, ""},
@@ -47,21 +47,21 @@ func TestTheClientAddressIsBelievedOnlyFromWhereItCannotBeForged(t *testing.T) {
 		{"numbers above 255 are no address", platform, "", []string{vercel, "999.1.1.1"}, ""},
 		{"a word is no address", platform, "", []string{vercel, "abc"}, ""},
 		{"after an unreadable header no other is asked", platform, "", []string{vercel, "abc", real, "203.0.113.9"}, ""},
-		// A36
+		// Case A36.
 		{"a port is dropped", platform, "", []string{vercel, "203.0.113.9:50001"}, "203.0.113.9"},
 		{"a port after brackets is dropped", platform, "", []string{vercel, "[2001:db8::1]:443"}, "2001:db8::"},
-		// A37
+		// Case A37.
 		{"a socket without a port is an address", elsewhere, "203.0.113.10", nil, "203.0.113.10"},
-		// A38
+		// Case A38.
 		{"no socket is no address", elsewhere, "", nil, ""},
 		{"a socket without an address is no address", elsewhere, "@", nil, ""},
-		// A52
+		// Case A52.
 		{"loopback is an address like others", platform, "", []string{vercel, "127.0.0.1"}, "127.0.0.1"},
 		{"a private address is an address like others", platform, "", []string{vercel, "10.0.0.1"}, "10.0.0.1"},
 		{"a link-local address is an address like others", platform, "", []string{vercel, "169.254.1.1"}, "169.254.1.1"},
 		{"IPv6 loopback is an address like others", platform, "", []string{vercel, "::1"}, "::"},
 	}
-	// A32
+	// Case A32.
 	for _, name := range []string{"CF-Connecting-IP", "True-Client-IP", "Forwarded", "X-Client-IP", "X-Cluster-Client-IP",
 		"Fastly-Client-IP", "X-Forwarded", "X-Originating-IP"} {
 		tests = append(tests, struct {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -60,11 +62,28 @@ func decode(data []byte, out any) error {
 	case errors.As(err, &semantic):
 		pointer, detail = semantic.JSONPointer, "The value of this field is of the wrong kind."
 	}
-	field := pointer.LastToken()
+	field := path(pointer)
 	if len(field) > maxFieldBytes {
 		field = ""
 	}
 	return BadRequest(field, detail)
+}
+
+// path writes where a field is: "password", or "limits[2].cost" deeper inside.
+func path(pointer jsontext.Pointer) string {
+	var out strings.Builder
+	for token := range pointer.Tokens() {
+		_, err := strconv.ParseUint(token, 10, 32)
+		switch {
+		case out.Len() == 0:
+			out.WriteString(token)
+		case err == nil:
+			out.WriteString("[" + token + "]")
+		default:
+			out.WriteString("." + token)
+		}
+	}
+	return out.String()
 }
 
 // encode never fails on text: what isn't UTF-8 becomes the replacement character. Nothing is escaped for HTML, because

@@ -13,6 +13,8 @@ type person struct {
 	Name string   `json:"name"`
 	Age  int      `json:"age,omitzero"`
 	Tags []string `json:"tags,omitempty"`
+
+	Friends []person `json:"friends,omitempty"`
 }
 
 func TestABodyIsReadStrictly(t *testing.T) {
@@ -43,6 +45,8 @@ func TestABodyIsReadStrictly(t *testing.T) {
 		{"a comment", `{/**/"name":"a"}`, false, ""},
 		{"a long unknown field", `{"` + strings.Repeat("x", 65) + `":1}`, false, ""},
 		{"a form", `name=a&age=3`, false, ""},
+		{"a field in a list", `{"friends":[{"name":"b"},{"age":"c"}]}`, false, "friends[1].age"},
+		{"an unknown field in a list", `{"friends":[{"10":1}]}`, false, "friends[0][10]"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -78,7 +82,7 @@ func TestABodyOfJustTheBoundIsRead(t *testing.T) {
 	}
 }
 
-func TestAnEndlessBodyIsNotReadToItsEnd(t *testing.T) { // D13
+func TestAnEndlessBodyIsNotReadToItsEnd(t *testing.T) { // case D13
 	endless := &countingReader{}
 	_, err := readBody(endless, 8)
 	var problem *Problem

@@ -19,6 +19,7 @@ import (
 // request whose input is malformed, too large or sent from another site's page costs the address as much as any other,
 // and nothing else.
 type Operation struct {
+	check    func(*Call) error // before the input is looked at; nil: none
 	limits   []ratelimit.Policy
 	maxBytes int64 // of the body; 0: it is not read
 	prepare  func(call *Call, body []byte) (prepared, error)
@@ -55,7 +56,7 @@ func Body[T any](limits []ratelimit.Policy, maxBytes int64, charges func(*Call, 
 		out.charges, err = charges(call, in)
 		return out, err
 	}
-	return Operation{limits, maxBytes, prepare}
+	return Operation{limits: limits, maxBytes: maxBytes, prepare: prepare}
 }
 
 // Query makes an operation whose input is in the URL, the header or nowhere; a body is not read. See Body.
@@ -70,7 +71,7 @@ func Query(limits []ratelimit.Policy, charges func(*Call) ([]ratelimit.Charge, e
 		out.charges, err = charges(call)
 		return out, err
 	}
-	return Operation{limits, 0, prepare}
+	return Operation{limits: limits, prepare: prepare}
 }
 
 // Call is one request on its way through an operation. It belongs to one goroutine.
@@ -249,6 +250,11 @@ func (w *Web) decide(ctx context.Context, charges []ratelimit.Charge) (ratelimit
 func (e *endpoint) input(call *Call, operation Operation) (prepared, error) {
 	if err := e.web.checkOrigin(call.Request); err != nil {
 		return prepared{}, err
+	}
+	if operation.check != nil {
+		if err := operation.check(call); err != nil {
+			return prepared{}, err
+		}
 	}
 	var body []byte
 	if operation.maxBytes > 0 {

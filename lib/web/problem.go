@@ -5,14 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
-	"time"
-
-	"github.com/weirlimits/weir/lib/ratelimit"
 )
-
-// quotaExceeded is the problem type of a refusal, from draft-ietf-httpapi-ratelimit-headers-11.
-const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
 // unavailableSeconds is how long a client is asked to wait when the service can't answer: a restart or a failover of a
 // database takes a few seconds.
@@ -32,6 +25,9 @@ type Problem struct {
 	ViolatedPolicies  []string `json:"violated-policies,omitempty"`
 	Limit             int64    `json:"limit,omitzero"`
 	RetryAfterSeconds int64    `json:"retryAfterSeconds,omitzero"`
+
+	// Challenge becomes the field WWW-Authenticate: how to prove who one is (RFC 9110, section 11.6.1).
+	Challenge string `json:"-"`
 }
 
 // Error implements error. The text is for a log, not for a client.
@@ -118,6 +114,9 @@ func problemAnswer(header http.Header, problem *Problem) answer {
 	default:
 		full.RetryAfterSeconds = 0
 	}
+	if full.Challenge != "" {
+		header.Set("WWW-Authenticate", full.Challenge)
+	}
 	if full.RetryAfterSeconds > 0 {
 		header.Set("Retry-After", strconv.FormatInt(full.RetryAfterSeconds, 10))
 	}
@@ -127,65 +126,4 @@ func problemAnswer(header http.Header, problem *Problem) answer {
 		body = nil
 	}
 	return answer{status: full.Status, body: body, violated: full.ViolatedPolicies}
-}
-
-// refusal is the problem of a decision that is not allowed. It names the limits that refused and no other; the sentence
-// is about the one that refuses longest.
-func refusal(decision ratelimit.Decision) *Problem {
-	problem := &Problem{
-		Type:              quotaExceeded,
-		Status:            http.StatusTooManyRequests,
-		RetryAfterSeconds: seconds(decision.RetryAfter),
-	}
-	var longest ratelimit.LimitResult
-	for _, limit := range decision.Limits {
-		if limit.Allowed {
-			continue
-		}
-		problem.ViolatedPolicies = append(problem.ViolatedPolicies, limit.Policy.Name)
-		if limit.RetryAfter > longest.RetryAfter {
-			longest = limit
-		}
-	}
-	problem.Limit = longest.Policy.Limit
-	problem.Detail = fmt.Sprintf("Too many requests: %s is limited to %d %s. Please try again in %s.",
-		strings.ReplaceAll(longest.Policy.Name, "-", " "), longest.Policy.Limit, perWindow(longest.Policy.Window),
-		inWords(time.Duration(problem.RetryAfterSeconds)*time.Second, false))
-	return problem
-}
-
-// perWindow says "a minute", "an hour", "a day", or, say, "in 15 minutes".
-func perWindow(window time.Duration) string {
-	switch window {
-	case time.Second:
-		return "a second"
-	case time.Minute:
-		return "a minute"
-	case time.Hour:
-		return "an hour"
-	case 24 * time.Hour:
-		return "a day"
-	}
-	if window%time.Second != 0 {
-		return "in " + window.String()
-	}
-	return "in " + inWords(window, true)
-}
-
-// inWords speaks in the largest unit of which there are at least two: "37 seconds", "90 seconds", "12 minutes". It rounds
-// up, or, when it must be exact, takes a unit that needs no rounding.
-func inWords(d time.Duration, exact bool) string {
-	units := []struct {
-		name string
-		size time.Duration
-	}{{"day", 24 * time.Hour}, {"hour", time.Hour}, {"minute", time.Minute}}
-	for _, unit := range units {
-		if d >= 2*unit.size && (!exact || d%unit.size == 0) {
-			return fmt.Sprintf("%d %ss", roundUp(d, unit.size), unit.name)
-		}
-	}
-	if n := seconds(d); n != 1 {
-		return fmt.Sprintf("%d seconds", n)
-	}
-	return "1 second"
 }

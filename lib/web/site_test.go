@@ -81,7 +81,7 @@ func newSite(t *testing.T, limits ...ratelimit.Policy) *site {
 		return s.now
 	})
 	var err error
-	s.limiter, err = ratelimit.New(failingStore{memory, s}, bytes.Repeat([]byte{7}, ratelimit.MinSecretBytes))
+	s.limiter, err = ratelimit.New(failingStore{memory, s}, bytes.Repeat([]byte{7}, ratelimit.MinSecretBytes), ratelimit.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

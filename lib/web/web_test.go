@@ -19,7 +19,7 @@ import (
 	"github.com/weirlimits/weir/lib/web"
 )
 
-func TestRemainingCountsDownToZeroAndThenRefuses(t *testing.T) { // A03
+func TestRemainingCountsDownToZeroAndThenRefuses(t *testing.T) { // case A03
 	for _, units := range []int64{1, 5} {
 		policy := byAddress
 		policy.Limit = units
@@ -61,11 +61,11 @@ func TestTheWaitIsWholeSecondsToTheEndOfTheWindow(t *testing.T) {
 		elapsed time.Duration
 		want    string
 	}{
-		{"a third is left", 40 * time.Second, "20"},                                    // A05
-		{"a fraction is rounded up", 40*time.Second + 100*time.Millisecond, "20"},      // A07
-		{"less than a second is a second", 59*time.Second + 800*time.Millisecond, "1"}, // A04
+		{"a third is left", 40 * time.Second, "20"},                                    // case A05
+		{"a fraction is rounded up", 40*time.Second + 100*time.Millisecond, "20"},      // case A07
+		{"less than a second is a second", 59*time.Second + 800*time.Millisecond, "1"}, // case A04
 		{"the last microsecond is a second", time.Minute - time.Microsecond, "1"},
-		{"all of it is left", 0, "60"}, // A08
+		{"all of it is left", 0, "60"}, // case A08
 	}
 	once := byAddress
 	once.Limit = 1
@@ -80,7 +80,7 @@ func TestTheWaitIsWholeSecondsToTheEndOfTheWindow(t *testing.T) {
 			if retry != test.want || !regexp.MustCompile(`^[1-9][0-9]*$`).MatchString(retry) {
 				t.Errorf("Retry-After %q, want %s", retry, test.want)
 			}
-			if reset := got.header.Get("RateLimit-Reset"); reset != retry { // A08
+			if reset := got.header.Get("RateLimit-Reset"); reset != retry { // case A08
 				t.Errorf("Reset %s, Retry-After %s", reset, retry)
 			}
 			if l := limitsOf(t, got.header); fmt.Sprint(l[0].t) != retry {
@@ -90,7 +90,7 @@ func TestTheWaitIsWholeSecondsToTheEndOfTheWindow(t *testing.T) {
 	}
 }
 
-func TestWaitingAsLongAsToldIsEnough(t *testing.T) { // A07
+func TestWaitingAsLongAsToldIsEnough(t *testing.T) { // case A07
 	once := byAddress
 	once.Limit = 1
 	for i := range 200 {
@@ -110,7 +110,7 @@ func TestWaitingAsLongAsToldIsEnough(t *testing.T) { // A07
 	}
 }
 
-func TestAClientThatKeepsAskingIsLetBackInOnTime(t *testing.T) { // A09
+func TestAClientThatKeepsAskingIsLetBackInOnTime(t *testing.T) { // case A09
 	once := byAddress
 	once.Limit, once.Window = 1, 10*time.Second
 	s := newSite(t, once)
@@ -131,7 +131,7 @@ func TestAClientThatKeepsAskingIsLetBackInOnTime(t *testing.T) { // A09
 	}
 }
 
-func TestOtherSitesCanReadEveryAnswer(t *testing.T) { // A24
+func TestOtherSitesCanReadEveryAnswer(t *testing.T) { // case A24
 	s := newSite(t)
 	exhaust := func() {
 		for range 10 {
@@ -185,7 +185,7 @@ func TestAForeignSiteCanReadNothing(t *testing.T) {
 	}
 }
 
-func TestOptionsIsAnsweredAndNeverCounted(t *testing.T) { // A25
+func TestOptionsIsAnsweredAndNeverCounted(t *testing.T) { // case A25
 	s := newSite(t)
 	for range 100 {
 		got := s.do("OPTIONS", route, "", "Origin", otherSite, "Access-Control-Request-Method", "POST",
@@ -218,7 +218,7 @@ func TestOptionsIsAnsweredAndNeverCounted(t *testing.T) { // A25
 	}
 }
 
-func TestAWrongMethodIsRefusedAndNotCounted(t *testing.T) { // A26
+func TestAWrongMethodIsRefusedAndNotCounted(t *testing.T) { // case A26
 	s := newSite(t)
 	for _, method := range []string{"HEAD", "PUT", "PATCH", "DELETE", "TRACE", "post", "MALLORY"} {
 		for range 10 {
@@ -243,7 +243,7 @@ func TestAWrongMethodIsRefusedAndNotCounted(t *testing.T) { // A26
 	}
 }
 
-func TestEveryAnswerOfALimitedRouteHasTheFields(t *testing.T) { // A27
+func TestEveryAnswerOfALimitedRouteHasTheFields(t *testing.T) { // case A27
 	tests := []struct {
 		status     int
 		body, from string
@@ -254,7 +254,7 @@ func TestEveryAnswerOfALimitedRouteHasTheFields(t *testing.T) { // A27
 		{403, `{"username":"a","password":"right"}`, foreign},
 		{413, `{"username":"` + strings.Repeat("a", web.MaxBodyBytes) + `"}`, ""},
 		{422, `{"username":"a"}`, ""},
-		{422, `{"username":" ","password":"right"}`, ""}, // A39: the policy can't read the subject
+		{422, `{"username":" ","password":"right"}`, ""}, // case A39: the policy can't read the subject
 		{500, `{"username":"b","password":"bug"}`, ""},
 		{500, `{"username":"c","password":"panic"}`, ""},
 		{500, `{"username":"d","password":"unencodable"}`, ""},
@@ -284,7 +284,7 @@ func TestEveryAnswerOfALimitedRouteHasTheFields(t *testing.T) { // A27
 	}
 }
 
-func TestTheLimitThatRefusesIsTheOneReported(t *testing.T) { // A28
+func TestTheLimitThatRefusesIsTheOneReported(t *testing.T) { // case A28
 	for _, units := range []int64{100, 4} { // of the address: plenty left, and just used up
 		wide := byAddress
 		wide.Limit = units
@@ -329,7 +329,7 @@ func TestOfTwoLimitsThatRefuseTheLongerWaitIsTold(t *testing.T) {
 	}
 }
 
-func TestAnAccountsLimitShowsOnlyWhenItRefuses(t *testing.T) { // E14, E01
+func TestAnAccountsLimitShowsOnlyWhenItRefuses(t *testing.T) { // cases E14, E01
 	s := newSite(t)
 	for range 2 {
 		s.signInAs("victim", "wrong", "X-Vercel-Forwarded-For", "192.0.2.1")
@@ -344,7 +344,7 @@ func TestAnAccountsLimitShowsOnlyWhenItRefuses(t *testing.T) { // E14, E01
 	}
 }
 
-func TestWhileAnAccountIsLimitedThePasswordMakesNoDifference(t *testing.T) { // E13
+func TestWhileAnAccountIsLimitedThePasswordMakesNoDifference(t *testing.T) { // case E13
 	s := newSite(t)
 	for range 3 {
 		s.signInAs("victim", "wrong", "X-Vercel-Forwarded-For", "192.0.2.1")
@@ -373,7 +373,7 @@ func TestARightPasswordCostsTheAccountNothing(t *testing.T) {
 	}
 }
 
-func TestAddressHeadersOfTheClientMakeNoNewBucket(t *testing.T) { // A31, A32
+func TestAddressHeadersOfTheClientMakeNoNewBucket(t *testing.T) { // cases A31, A32
 	s := newSite(t)
 	admitted := 0
 	for i := range 50 {
@@ -392,7 +392,7 @@ func TestAddressHeadersOfTheClientMakeNoNewBucket(t *testing.T) { // A31, A32
 	}
 }
 
-func TestANetworkOfIPv6IsOneClient(t *testing.T) { // A33, A36
+func TestANetworkOfIPv6IsOneClient(t *testing.T) { // cases A33, A36
 	s := newSite(t)
 	admitted := 0
 	for i := range 40 {
@@ -409,7 +409,7 @@ func TestANetworkOfIPv6IsOneClient(t *testing.T) { // A33, A36
 	}
 }
 
-func TestWithoutAnAddressARequestIsRefusedAndNobodyElseIs(t *testing.T) { // A38, A35, A37
+func TestWithoutAnAddressARequestIsRefusedAndNobodyElseIs(t *testing.T) { // cases A38, A35, A37
 	s := newSite(t)
 	for _, address := range []string{"", "abc", "fe80::1%eth0", "010.0.0.1", "999.1.1.1"} {
 		for range 20 {
@@ -434,7 +434,7 @@ func TestWithoutAnAddressARequestIsRefusedAndNobodyElseIs(t *testing.T) { // A38
 	}
 }
 
-func TestLoopbackAndPrivateAddressesAreLimited(t *testing.T) { // A52
+func TestLoopbackAndPrivateAddressesAreLimited(t *testing.T) { // case A52
 	for _, address := range []string{"127.0.0.1", "::1", "10.0.0.1", "169.254.1.1"} {
 		s := newSite(t)
 		for range 10 {
@@ -444,7 +444,7 @@ func TestLoopbackAndPrivateAddressesAreLimited(t *testing.T) { // A52
 	}
 }
 
-func TestThePathDoesNotMatterToTheLimit(t *testing.T) { // A46
+func TestThePathDoesNotMatterToTheLimit(t *testing.T) { // case A46
 	s := newSite(t)
 	for i, target := range []string{"/api/sign-in", "/api/sign-in/", "/api/sign-in.go", "/api//sign-in", "/api/%73ign-in", "/api/sign-in?x=1"} {
 		if l := limitsOf(t, s.do("POST", target, "{").header); l[0].r != int64(9-i) {
@@ -453,7 +453,7 @@ func TestThePathDoesNotMatterToTheLimit(t *testing.T) { // A46
 	}
 }
 
-func TestMalformedBodiesCountAgainstTheAddress(t *testing.T) { // A47
+func TestMalformedBodiesCountAgainstTheAddress(t *testing.T) { // case A47
 	s := newSite(t)
 	var statuses []int
 	for range 15 {
@@ -513,7 +513,7 @@ func TestAChangeComesFromAnAllowedPageOrNone(t *testing.T) {
 	}
 }
 
-func TestWithoutAnAnswerOfTheStoreNothingIsTried(t *testing.T) { // A49, A24
+func TestWithoutAnAnswerOfTheStoreNothingIsTried(t *testing.T) { // cases A49, A24
 	s := newSite(t)
 	s.outage = errors.New("hrana: status 503 from upstream")
 	got := s.signInAs("mallory", "right")
@@ -601,7 +601,7 @@ func TestARequestIsOneLineOfTheLog(t *testing.T) {
 	}
 }
 
-func TestBothWaysOfServingGiveTheSameAnswer(t *testing.T) { // D11, D12
+func TestBothWaysOfServingGiveTheSameAnswer(t *testing.T) { // cases D11, D12
 	tests := []struct {
 		name         string
 		method       string
@@ -659,7 +659,7 @@ func TestBothWaysOfServingGiveTheSameAnswer(t *testing.T) { // D11, D12
 	}
 }
 
-func TestTheConnectionSurvivesABodyThatIsTooLarge(t *testing.T) { // D13
+func TestTheConnectionSurvivesABodyThatIsTooLarge(t *testing.T) { // case D13
 	s := newSite(t)
 	server := httptest.NewServer(s.handler)
 	defer server.Close()
@@ -691,7 +691,7 @@ func TestTheConnectionSurvivesABodyThatIsTooLarge(t *testing.T) { // D13
 	}
 }
 
-func TestARouteWithoutItsSettingsSaysSo(t *testing.T) { // D16
+func TestARouteWithoutItsSettingsSaysSo(t *testing.T) { // case D16
 	s := &site{t: t}
 	setting := errors.New("RATE_LIMIT_SECRET is not set: at least 32 bytes are needed")
 	w := web.New(web.Config{Log: slog.New(slog.NewJSONHandler(&s.log, nil))})

@@ -43,7 +43,7 @@ func decideWhenTold(url string) error {
 	if err != nil {
 		return err
 	}
-	limiter, err := ratelimit.New(sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults}), storetest.Secret)
+	limiter, err := ratelimit.New(sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults}), storetest.Secret, ratelimit.Config{})
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func decideWhenTold(url string) error {
 	return nil
 }
 
-// B1, B3, A01, A02
+// Rows B1, B3; cases A01, A02.
 func TestTwentyProcessesAtALimitOfTenAdmitTenAndAuditOneRefusal(t *testing.T) {
 	t.Run("on one file", func(t *testing.T) {
 		url := "file:" + filepath.Join(t.TempDir(), "weir.db")

@@ -5,8 +5,11 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"sync"
 	"time"
@@ -20,6 +23,11 @@ type Config struct {
 	// ManyResults says that the driver sends a text of two statements in one request and returns both results, as
 	// libsql-client-go does over HTTP.
 	ManyResults bool
+	// Deadline bounds a call, waiting for a connection included, besides the caller's context. Zero means 2 seconds.
+	Deadline time.Duration
+	// SweepEvery is how many decisions share one sweep: one in so many of those that wrote something, by chance, deletes
+	// some expired rows afterwards, in a call of its own. Zero means 64; a negative number means that decisions never sweep.
+	SweepEvery int
 	// Now replaces the database's clock, for tests. Nil means the database's clock.
 	Now func() time.Time
 }
@@ -31,13 +39,28 @@ type Store struct {
 	config Config
 
 	preparing sync.Mutex
-	prepared  *statements // nil until the first decision on a driver that runs one statement a call
+	prepared  map[string]*sql.Stmt // by text, on a driver that runs one statement a call
 }
 
-type statements struct{ decide, read *sql.Stmt }
+// defaultDeadline is well above one commit on Turso, up to 100 ms, since commits queue, and below what a person waits for.
+const defaultDeadline = 2 * time.Second
 
-// New makes a Store on db, which the caller opens, migrates and closes.
+// With one sweep of 256 rows in 64 decisions, each decision visits four rows and leaves one at the most: a table whose every
+// decision is for a new key holds a third more rows than live ones.
+const (
+	defaultSweepEvery = 64
+	sweepRows         = 256
+)
+
+// New makes a Store on db, which the caller opens, migrates and closes. An SQLite file that several connections write needs
+// a busy timeout and write-ahead logging, or else all but one of them fail at once.
 func New(db *sql.DB, config Config) *Store {
+	if config.Deadline == 0 {
+		config.Deadline = defaultDeadline
+	}
+	if config.SweepEvery == 0 {
+		config.SweepEvery = defaultSweepEvery
+	}
 	return &Store{db: db, config: config}
 }
 
@@ -48,59 +71,162 @@ var errMissing = errors.New("sqlstore: the database answered without a row for e
 //
 //   - asked: the entries, from one JSON array.
 //   - clock: the time, read once for all of them.
-//   - found: each entry with its key's state, moved to the present if the clock stepped back (see ratelimit.State).
-//   - step: how much stands now, by the entry's algorithm.
+//   - home: where each key's newest state lies, which during a rotation of the secret may be under its other key.
+//   - held: that state.
+//   - moved, found: that state with the key's time, brought along if the clock stepped back, and with the entry's algorithm.
+//   - standing: what stands now: units (and, for the sliding window, those of the previous one), or a bucket's debt in
+//     fractions of a unit, one for each millisecond of the window.
+//   - step: whether the charge fits.
+//   - charge: what is written, and how many of a log's entries go: expired ones only, so many that fewer are kept than twice
+//     those that stand, and those that have to make room.
 //   - verdict: whether every charge fits.
 //
 // The rows that are inserted are the charges and the first refusals of a window; a trigger turns each of those into its
 // audit row inside the same statement. What is not to be written is filtered before the upsert, so a later refusal
 // touches no row. Every CTE is materialized: it is used several times, and json_each and the clock must be read once.
-const decide = `
+//
+// The arithmetic is that of the package ratelimit's step functions, and so are its bounds: 576460752303423488 is 2⁵⁹.
+func decide(where string) string {
+	return `
 WITH
   asked AS MATERIALIZED (
     SELECT
       value ->> 0 AS key,
-      value ->> 1 AS policy,
-      value ->> 2 AS algorithm,
-      value ->> 3 AS most,
-      value ->> 4 AS window,
-      value ->> 5 AS cost,
-      value ->> 6 AS every_attempt
+      value ->> 1 AS other_key,
+      value ->> 2 AS policy,
+      value ->> 3 AS algorithm,
+      value ->> 4 AS most,
+      value ->> 5 AS per,
+      value ->> 6 AS window,
+      value ->> 7 AS cost,
+      value ->> 8 AS every_attempt
     FROM json_each(?)
   ),
   clock AS MATERIALIZED (
     SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AS now
   ),
+  home AS (` + where + `),
+  held AS MATERIALIZED (
+    SELECT
+      home.*, clock.now, home.window / 1000 AS ms,
+      a.algorithm AS had, a.high_micros AS high, a.behind_micros AS behind, a.passed_micros AS passed, a.epoch,
+      a.sequence, a.used, a.rest, a.log, a.refused_micros AS refused, a.override, a.until_micros AS until
+    FROM home CROSS JOIN clock LEFT JOIN rate_limits AS a ON a.key = home.home
+  ),
+  moved AS MATERIALIZED (
+    SELECT
+      *,
+      high - behind AS written,
+      CASE
+        WHEN high IS NULL THEN now
+        WHEN behind = 0 AND now < high THEN min(max(now, passed), high)
+        ELSE high - behind
+      END AS at
+    FROM held
+  ),
   found AS MATERIALIZED (
     SELECT
-      asked.*,
-      clock.now,
-      max(coalesce(r.high_micros, 0), clock.now) AS high,
+      key, policy, algorithm, most, per, window, ms, cost, every_attempt, written, at,
+      max(now, at) AS now,
+      max(coalesce(high, 0), now) AS high,
+      CASE WHEN max(now, at) < high THEN max(now, at) WHEN behind > 0 THEN high ELSE coalesce(passed, 0) END AS passed,
+      coalesce(epoch + (at <> written), 0) AS epoch,
+      coalesce(sequence, 0) + 1 AS sequence,
+      coalesce(behind = 0 AND at < high, 0) AS stepped,
+      coalesce(refused, 0) AS refused,
+      coalesce(override, 0) AS override,
+      coalesce(until, 0) AS until,
+      coalesce(now < until, 0) AS overridden,
+      coalesce(max(used, 0), 0) AS used,
+      CASE WHEN had = algorithm OR (had >= 4 AND algorithm >= 4) THEN rest ELSE 0 END AS rest,
+      CASE WHEN had = 3 THEN log END AS log
+    FROM moved
+  ),
+  standing AS MATERIALIZED (
+    SELECT
+      *,
       CASE
-        WHEN r.key IS NULL OR clock.now < r.high_micros - r.behind_micros THEN clock.now
-        WHEN clock.now >= r.high_micros THEN r.high_micros
-        ELSE r.high_micros - r.behind_micros
-      END AS at,
-      coalesce(clock.now < r.high_micros - r.behind_micros, 0) AS stepped,
-      coalesce(max(r.used, 0), 0) AS used,
-      coalesce(r.refused_micros, 0) AS refused
-    FROM asked CROSS JOIN clock LEFT JOIN rate_limits AS r ON r.key = asked.key
+        WHEN algorithm <= 2 THEN CASE WHEN at / window = now / window THEN used ELSE 0 END
+        WHEN algorithm >= 4 THEN max(
+          min(used, 576460752303423488 / ms) * ms + min(max(rest, 0), ms - 1)
+            - min((now - at) / 1000, 576460752303423488 / per) * per,
+          0)
+        WHEN log IS NULL THEN min(used, most)
+        ELSE length(log) / 8
+      END AS units,
+      CASE
+        WHEN algorithm <> 2 THEN 0
+        WHEN at / window = now / window THEN max(rest, 0)
+        WHEN at / window = now / window - 1 THEN used
+        ELSE 0
+      END AS previous,
+      CASE
+        WHEN algorithm <> 3 THEN NULL
+        WHEN log IS NULL THEN unhex(replace(hex(zeroblob(min(used, most))), '00', printf('%016x', at)))
+        ELSE log
+      END AS entries,
+      CASE WHEN algorithm = 3 AND log IS NOT NULL THEN rest + at - written ELSE 0 END AS shift,
+      CASE WHEN algorithm = 3 THEN unhex(printf('%016x', max(
+        now - window - CASE WHEN log IS NOT NULL THEN rest + at - written ELSE 0 END, 0))) END AS expired
+    FROM found
   ),
   step AS MATERIALIZED (
-    SELECT *, cost <= most - used AS fits
-    FROM (
-      SELECT
-        key, policy, algorithm, most, window, cost, every_attempt, now, high, stepped, refused,
-        CASE WHEN at / window = now / window THEN used ELSE 0 END AS used,
-        refused = 0 OR refused / window <> now / window AS first
-      FROM found
-    )
+    SELECT
+      *,
+      CASE
+        WHEN cost = 0 THEN 1
+        WHEN overridden THEN override = 2
+        ELSE CASE algorithm
+          WHEN 1 THEN cost <= most - units
+          WHEN 2 THEN
+            min(previous, 576460752303423488 / ms) * (ms - now % window / 1000) + min(units, 576460752303423488 / ms) * ms
+              <= (most - cost) * ms
+          WHEN 3 THEN
+            units + cost <= most
+              OR substr(entries, 8 * (units + cost - most) - 7, 8) <= expired
+          ELSE units <= (most - cost) * ms
+        END
+      END AS fits,
+      refused = 0 OR CASE
+        WHEN algorithm <= 2 THEN refused / window <> now / window
+        ELSE now - refused >= window OR now < refused
+      END AS first
+    FROM standing
   ),
   verdict AS MATERIALIZED (
     SELECT min(fits) AS allowed FROM step
+  ),
+  charge AS MATERIALIZED (
+    SELECT
+      *,
+      CASE WHEN fits THEN cost ELSE 0 END AS charged,
+      CASE
+        WHEN algorithm <> 3 THEN 0
+        WHEN substr(entries, 8 * units - 7, 8) <= expired THEN units
+        WHEN units > 1 AND substr(entries, 8 * (units - 1) - 7, 8) <= expired THEN max(units - 1, room)
+        WHEN units > 2 AND substr(entries, 8 * (units - 2) - 7, 8) <= expired THEN max(units - 2, room)
+        WHEN units > 4 AND substr(entries, 8 * (units - 4) - 7, 8) <= expired THEN max(units - 4, room)
+        WHEN units > 8 AND substr(entries, 8 * (units - 8) - 7, 8) <= expired THEN max(units - 8, room)
+        WHEN units > 16 AND substr(entries, 8 * (units - 16) - 7, 8) <= expired THEN max(units - 16, room)
+        WHEN units > 32 AND substr(entries, 8 * (units - 32) - 7, 8) <= expired THEN max(units - 32, room)
+        WHEN units > 64 AND substr(entries, 8 * (units - 64) - 7, 8) <= expired THEN max(units - 64, room)
+        WHEN units > 128 AND substr(entries, 8 * (units - 128) - 7, 8) <= expired THEN max(units - 128, room)
+        WHEN units > 256 AND substr(entries, 8 * (units - 256) - 7, 8) <= expired THEN max(units - 256, room)
+        WHEN units > 512 AND substr(entries, 8 * (units - 512) - 7, 8) <= expired THEN max(units - 512, room)
+        ELSE room
+      END AS dropped
+    FROM (
+      SELECT
+        step.*,
+        verdict.allowed,
+        CASE WHEN fits THEN max(units + cost - CASE WHEN overridden THEN 1000 ELSE most END, 0) ELSE 0 END AS room
+      FROM step CROSS JOIN verdict
+    )
+    WHERE cost > 0 AND CASE WHEN fits THEN allowed OR every_attempt ELSE first OR stepped END
   )
 INSERT INTO rate_limits (
-  key, policy, algorithm, high_micros, behind_micros, used, rest, log, charged, refused_micros, expires_micros
+  key, policy, algorithm, high_micros, behind_micros, used, rest, log, charged, refused_micros, expires_micros,
+  passed_micros, epoch, sequence, override, until_micros
 )
 SELECT
   key,
@@ -108,14 +234,29 @@ SELECT
   algorithm,
   high,
   high - now,
-  CASE WHEN fits THEN used + cost ELSE used END,
-  0,
-  NULL,
-  CASE WHEN fits THEN cost ELSE 0 END,
+  CASE
+    WHEN algorithm <= 2 THEN min(units, 4611686018427387904) + charged
+    WHEN algorithm = 3 THEN units - dropped + charged
+    ELSE (units + charged * ms) / ms
+  END,
+  CASE algorithm WHEN 1 THEN 0 WHEN 2 THEN previous WHEN 3 THEN shift ELSE (units + charged * ms) % ms END,
+  CASE WHEN algorithm = 3 THEN unhex( -- joined as text, since the Turso engine joins blobs as if they were UTF-8
+    hex(substr(entries, 8 * dropped + 1)) || replace(hex(zeroblob(charged)), '00', printf('%016x', now - shift)))
+  END,
+  charged,
   CASE WHEN NOT fits AND first THEN now ELSE refused END,
-  (min(high, 9000000000000000000) / window + 1) * window
-FROM step CROSS JOIN verdict
-WHERE cost > 0 AND CASE WHEN fits THEN allowed OR every_attempt ELSE first OR stepped END
+  max(until, CASE
+    WHEN algorithm <= 2 THEN (min(high, 8000000000000000000) / window + algorithm) * window
+    WHEN algorithm = 3 THEN min(high, 8000000000000000000) + window
+    ELSE min(high, 8000000000000000000) + max(window, min(most * ms / per + 1, 900000000000000) * 1000)
+  END),
+  passed,
+  epoch,
+  sequence,
+  override,
+  until
+FROM charge
+WHERE true
 ON CONFLICT (key) DO UPDATE SET
   policy         = excluded.policy,
   algorithm      = excluded.algorithm,
@@ -126,97 +267,317 @@ ON CONFLICT (key) DO UPDATE SET
   log            = excluded.log,
   charged        = excluded.charged,
   refused_micros = excluded.refused_micros,
-  expires_micros = excluded.expires_micros
-RETURNING key, high_micros, behind_micros, used, rest, refused_micros, charged`
+  expires_micros = excluded.expires_micros,
+  passed_micros  = excluded.passed_micros,
+  epoch          = excluded.epoch,
+  sequence       = excluded.sequence,
+  override       = excluded.override,
+  until_micros   = excluded.until_micros
+RETURNING
+  key, algorithm, high_micros, behind_micros, passed_micros, epoch, sequence, used, rest, hex(log), refused_micros, override,
+  until_micros, charged`
+}
+
+// One secret: a key's state lies under the key.
+const homePlain = `SELECT *, key AS home FROM asked`
+
+// Two secrets: the state that was written last, of those under both keys.
+const homeRotating = `
+    SELECT
+      asked.*,
+      CASE
+        WHEN b.key IS NOT NULL AND (a.key IS NULL OR b.sequence > a.sequence) THEN b.key
+        ELSE asked.key
+      END AS home
+    FROM asked LEFT JOIN rate_limits AS a ON a.key = asked.key LEFT JOIN rate_limits AS b ON b.key = asked.other_key
+  `
 
 // read gives the states of the keys that decide left alone, which an upsert returns no row for. It decides nothing.
-const read = `
+func read(where string) string {
+	return `
+WITH
+  asked AS MATERIALIZED (
+    SELECT value ->> 0 AS key, value ->> 1 AS other_key FROM json_each(?)
+  ),
+  home AS (` + where + `)
 SELECT
-  asked.value ->> 0,
-  coalesce(r.high_micros, 0),
-  coalesce(r.behind_micros, 0),
-  coalesce(r.used, 0),
-  coalesce(r.rest, 0),
-  coalesce(r.refused_micros, 0),
+  home.key,
+  coalesce(a.algorithm, 0),
+  coalesce(a.high_micros, 0),
+  coalesce(a.behind_micros, 0),
+  coalesce(a.passed_micros, 0),
+  coalesce(a.epoch, 0),
+  coalesce(a.sequence, 0),
+  coalesce(a.used, 0),
+  coalesce(a.rest, 0),
+  coalesce(hex(a.log), ''),
+  coalesce(a.refused_micros, 0),
+  coalesce(a.override, 0),
+  coalesce(a.until_micros, 0),
   coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
-FROM json_each(?) AS asked LEFT JOIN rate_limits AS r ON r.key = asked.value ->> 0`
+FROM home LEFT JOIN rate_limits AS a ON a.key = home.home`
+}
 
-const decideAndRead = decide + ";" + read
+// statements are the texts for one secret, or for two.
+type statements struct{ decide, read, both, giveBack, operate string }
 
-// Decide implements ratelimit.Store.
-func (s *Store) Decide(ctx context.Context, entries []ratelimit.Entry) ([]ratelimit.Row, error) {
-	asked, now := encode(entries), s.now()
+func compose(where string) statements {
+	decide, read := decide(where), read(where)
+	return statements{decide, read, decide + ";" + read, giveBack(where), operate(where)}
+}
+
+var (
+	plain    = compose(homePlain)
+	rotating = compose(homeRotating)
+)
+
+// sweep deletes the expired of the rows that follow a key. It is bounded by the number of rows that it looks at, not of those
+// that it deletes, and finds them by their primary key: an index on the expiry would double every write.
+const sweep = `
+DELETE FROM rate_limits
+WHERE key IN (SELECT key FROM rate_limits WHERE key >= ? ORDER BY key LIMIT ?)
+  AND expires_micros <= coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+RETURNING key`
+
+// Sweep implements ratelimit.Store.
+func (s *Store) Sweep(ctx context.Context, from int64, rows int) (ratelimit.Swept, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.config.Deadline)
+	defer cancel()
+	var swept ratelimit.Swept
+	var last sql.NullInt64
+	if err := s.db.QueryRowContext(ctx, lastOf, from, rows).Scan(&last, &swept.Looked); err != nil {
+		return ratelimit.Swept{}, fmt.Errorf("sqlstore: sweep: %w", err)
+	}
+	if swept.Looked == 0 {
+		return swept, nil
+	}
+	var err error
+	if swept.Deleted, err = s.sweep(ctx, from, rows); err != nil {
+		return ratelimit.Swept{}, fmt.Errorf("sqlstore: sweep: %w", err)
+	}
+	swept.Last = last.Int64
+	return swept, nil
+}
+
+// lastOf tells where a sweep of so many rows ends.
+const lastOf = `
+SELECT max(key), count(*) FROM (SELECT key FROM rate_limits WHERE key >= ? ORDER BY key LIMIT ?)`
+
+// sweep counts the rows that are returned: the Turso server says of every DELETE that it affected none.
+func (s *Store) sweep(ctx context.Context, from int64, rows int) (deleted int64, err error) {
+	gone, err := s.db.QueryContext(ctx, sweep, from, rows, s.now())
+	if err != nil {
+		return 0, err
+	}
+	err = scanAll(gone, func(*sql.Rows) error {
+		deleted++
+		return nil
+	})
+	return deleted, err
+}
+
+// Peek implements ratelimit.Store.
+func (s *Store) Peek(ctx context.Context, entries []ratelimit.Entry) ([]ratelimit.Row, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.config.Deadline)
+	defer cancel()
 	answer := newAnswer(entries)
-	if s.config.ManyResults {
-		rows, err := s.db.QueryContext(ctx, decideAndRead, asked, now, now, asked)
-		if err != nil {
-			return nil, fmt.Errorf("sqlstore: decide: %w", err)
-		}
-		if err := scanBoth(rows, answer); err != nil {
-			return nil, fmt.Errorf("sqlstore: decide: %w", err)
-		}
-		return answer.complete()
-	}
-
-	prepared, err := s.prepare(ctx)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := prepared.decide.QueryContext(ctx, asked, now)
-	if err == nil {
-		err = scanAll(rows, answer.written)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: decide: %w", err)
-	}
-	if answer.missing == 0 {
-		return answer.complete()
-	}
-	rows, err = prepared.read.QueryContext(ctx, now, asked)
-	if err == nil {
-		err = scanAll(rows, answer.read)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: read after decide: %w", err)
+	if err := s.query(ctx, textFor(entries).read, answer.read, encode(entries), s.now()); err != nil {
+		return nil, fmt.Errorf("sqlstore: peek: %w", err)
 	}
 	return answer.complete()
 }
 
-// prepare compiles the statements once: that takes SQLite several times as long as to run them.
-func (s *Store) prepare(ctx context.Context) (*statements, error) {
-	s.preparing.Lock()
-	defer s.preparing.Unlock()
-	if s.prepared != nil {
-		return s.prepared, nil
+func textFor(entries []ratelimit.Entry) statements {
+	if len(entries) > 0 && entries[0].Rotating {
+		return rotating
 	}
-	decide, err := s.db.PrepareContext(ctx, decide)
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: prepare: %w", err)
-	}
-	read, err := s.db.PrepareContext(ctx, read)
-	if err != nil {
-		decide.Close()
-		return nil, fmt.Errorf("sqlstore: prepare: %w", err)
-	}
-	s.prepared = &statements{decide, read}
-	return s.prepared, nil
+	return plain
 }
 
-// giveBack records that a reservation was given back; a trigger takes the charge out of its key, where it still stands.
-// A second record of the same reservation is not inserted, so the trigger doesn't run again.
-const giveBack = `
-INSERT INTO rate_limit_refunds (id, key, algorithm, charged_micros, window_micros, cost, expires_micros)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+// Decide implements ratelimit.Store.
+func (s *Store) Decide(ctx context.Context, entries []ratelimit.Entry) ([]ratelimit.Row, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.config.Deadline)
+	defer cancel()
+	text := textFor(entries)
+	asked, now := encode(entries), s.now()
+	answer := newAnswer(entries)
+	if s.config.ManyResults {
+		rows, err := s.db.QueryContext(ctx, text.both, asked, now, asked, now)
+		if err == nil {
+			err = scanBoth(rows, answer)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("sqlstore: decide: %w", err)
+		}
+	} else {
+		if err := s.query(ctx, text.decide, answer.written, asked, now); err != nil {
+			return nil, fmt.Errorf("sqlstore: decide: %w", err)
+		}
+		if answer.missing > 0 {
+			if err := s.query(ctx, text.read, answer.read, asked, now); err != nil {
+				return nil, fmt.Errorf("sqlstore: read after decide: %w", err)
+			}
+		}
+	}
+	if answer.wrote && s.config.SweepEvery > 0 && rand.IntN(s.config.SweepEvery) == 0 {
+		// A fresh process has no memory of where the last sweep was: it starts anywhere. A sweep that fails is no failure
+		// of the decision, and what it leaves another one takes.
+		_, _ = s.sweep(ctx, rand.Int64(), sweepRows)
+	}
+	return answer.complete()
+}
+
+// query runs a statement that is compiled once: that takes SQLite several times as long as to run it.
+func (s *Store) query(ctx context.Context, text string, scan func(*sql.Rows) error, args ...any) error {
+	statement, err := s.prepare(ctx, text)
+	if err != nil {
+		return err
+	}
+	rows, err := statement.QueryContext(ctx, args...)
+	if err != nil {
+		return err
+	}
+	return scanAll(rows, scan)
+}
+
+func (s *Store) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
+	s.preparing.Lock()
+	defer s.preparing.Unlock()
+	if statement, found := s.prepared[text]; found {
+		return statement, nil
+	}
+	statement, err := s.db.PrepareContext(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	if s.prepared == nil {
+		s.prepared = map[string]*sql.Stmt{}
+	}
+	s.prepared[text] = statement
+	return statement, nil
+}
+
+// giveBack records that reservations were given back; a trigger takes each out of its key in the same statement. A second
+// record of the same reservation is not inserted, so the trigger doesn't run again. Of a bucket's charge there stands its
+// own part of the queue, less what has been refilled since, less what was given back since of the charges in front of it.
+//
+//   - home: where each subject's state lies.
+//   - held: whether that is still the state that was charged: of the same algorithm and epoch.
+//   - front: what was given back, after each charge, of those in front of it.
+func giveBack(where string) string {
+	return `
+WITH
+  asked AS MATERIALIZED (
+    SELECT
+      value ->> 0 AS key,
+      value ->> 1 AS other_key,
+      value ->> 2 AS id,
+      value ->> 3 AS algorithm,
+      value ->> 4 AS window,
+      value ->> 5 AS per,
+      value ->> 6 AS cost,
+      value ->> 7 AS charged,
+      value ->> 8 AS epoch,
+      value ->> 9 AS charged_at,
+      value ->> 10 AS debt,
+      value ->> 11 AS expires
+    FROM json_each(?)
+  ),
+  clock AS MATERIALIZED (
+    SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AS now
+  ),
+  home AS MATERIALIZED (` + where + `),
+  held AS MATERIALIZED (
+    SELECT
+      home.*,
+      coalesce(a.sequence, 0) AS sequence,
+      coalesce(a.algorithm = home.algorithm AND a.epoch = home.epoch, 0) AS stands,
+      coalesce(max(a.high_micros - a.behind_micros, clock.now), clock.now) AS now
+    FROM home CROSS JOIN clock LEFT JOIN rate_limits AS a ON a.key = home.home
+  ),
+  front AS MATERIALIZED (
+    SELECT held.id, coalesce(sum(r.given), 0) AS given
+    FROM held LEFT JOIN rate_limit_refunds AS r
+      ON (r.key = held.key OR r.key = held.other_key)
+      AND r.algorithm >= 4
+      AND r.epoch = held.epoch
+      AND r.charged_at < held.charged_at
+      AND r.given_at >= held.charged_at
+    GROUP BY held.id
+  )
+INSERT INTO rate_limit_refunds (
+  id, key, algorithm, window_micros, cost, charged_micros, epoch, charged_at, given_at, at_micros, given, expires_micros
+)
+SELECT
+  held.id, home, algorithm, window, cost, charged, epoch, charged_at, sequence, now,
+  CASE
+    WHEN algorithm < 4 OR NOT stands THEN 0
+    ELSE max(min(
+      cost * (window / 1000),
+      debt - front.given - min((now - charged) / 1000, 576460752303423488 / per) * per), 0)
+  END,
+  expires
+FROM held JOIN front ON front.id = held.id
+WHERE true
 ON CONFLICT (id) DO NOTHING`
+}
 
 // GiveBack implements ratelimit.Store.
-func (s *Store) GiveBack(ctx context.Context, r ratelimit.Refund) error {
-	window := r.Policy.Window.Microseconds()
-	expires := r.ChargedMicros + 2*window // by then the window of the charge is over, and so is a second giving back
-	_, err := s.db.ExecContext(ctx, giveBack,
-		r.ID, r.Key, int64(r.Policy.Algorithm), r.ChargedMicros, window, r.Cost, expires)
-	if err != nil {
+func (s *Store) GiveBack(ctx context.Context, refunds []ratelimit.Refund) error {
+	ctx, cancel := context.WithTimeout(ctx, s.config.Deadline)
+	defer cancel()
+	var asked array
+	text := plain
+	for _, r := range refunds {
+		if r.Rotating {
+			text = rotating
+		}
+		asked.open()
+		asked.number(r.Key)
+		asked.other(r.OtherKey, r.Rotating)
+		for _, number := range [...]int64{
+			r.ID, int64(r.Policy.Algorithm), r.Policy.Window.Microseconds(), r.Policy.Limit, r.Cost, r.ChargedMicros, r.Epoch,
+			r.Sequence, r.Debt, r.ExpiresMicros,
+		} {
+			asked.number(number)
+		}
+		asked.close()
+	}
+	if _, err := s.db.ExecContext(ctx, text.giveBack, asked.String(), s.now()); err != nil {
 		return fmt.Errorf("sqlstore: give back: %w", err)
+	}
+	return nil
+}
+
+// operate records what an operator does; a trigger does it, in the same statement.
+func operate(where string) string {
+	return `
+WITH
+  asked AS MATERIALIZED (
+    SELECT value ->> 0 AS key, value ->> 1 AS other_key FROM json_each(?)
+  ),
+  home AS (` + where + `)
+INSERT INTO rate_limit_audit (at_micros, policy, key, home_key, used, action, until_micros)
+SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000), ?, key, home, 0, ?, ?
+FROM home`
+}
+
+// Operate implements ratelimit.Store.
+func (s *Store) Operate(ctx context.Context, o ratelimit.Operation) error {
+	ctx, cancel := context.WithTimeout(ctx, s.config.Deadline)
+	defer cancel()
+	var asked array
+	asked.open()
+	asked.number(o.Key)
+	asked.other(o.OtherKey, o.Rotating)
+	asked.close()
+	text := plain
+	if o.Rotating {
+		text = rotating
+	}
+	_, err := s.db.ExecContext(ctx, text.operate, asked.String(), s.now(), o.Policy, string(o.Action), o.UntilMicros)
+	if err != nil {
+		return fmt.Errorf("sqlstore: %s: %w", o.Action, err)
 	}
 	return nil
 }
@@ -226,28 +587,61 @@ func (s *Store) now() any {
 	if s.config.Now == nil {
 		return nil
 	}
-	return s.config.Now().UnixMicro()
+	return s.config.Now().UnixMilli() * 1000
 }
 
-// encode writes the entries as a JSON array of arrays, in the order that decide reads them. Policy names need no escaping.
+// encode writes the entries in the order that decide reads them.
 func encode(entries []ratelimit.Entry) string {
-	text := make([]byte, 0, 96*len(entries)+2)
-	text = append(text, '[')
-	for i, entry := range entries {
-		if i > 0 {
-			text = append(text, ',')
+	var asked array
+	for _, entry := range entries {
+		policy := entry.Policy
+		asked.open()
+		asked.number(entry.Key)
+		asked.other(entry.OtherKey, entry.Rotating)
+		asked.name(policy.Name)
+		for _, number := range [...]int64{
+			int64(policy.Algorithm), policy.Capacity(), policy.Limit, policy.Window.Microseconds(), entry.Cost, int64(policy.Count),
+		} {
+			asked.number(number)
 		}
-		text = strconv.AppendInt(append(text, '['), entry.Key, 10)
-		text = append(append(append(text, `,"`...), entry.Policy.Name...), `",`...)
-		text = strconv.AppendInt(text, int64(entry.Policy.Algorithm), 10)
-		text = strconv.AppendInt(append(text, ','), entry.Policy.Limit, 10)
-		text = strconv.AppendInt(append(text, ','), entry.Policy.Window.Microseconds(), 10)
-		text = strconv.AppendInt(append(text, ','), entry.Cost, 10)
-		text = strconv.AppendInt(append(text, ','), int64(entry.Policy.Count), 10)
-		text = append(text, ']')
+		asked.close()
 	}
-	return string(append(text, ']'))
+	return asked.String()
 }
+
+// array is a JSON array of arrays in the making. Its zero value is empty.
+type array struct{ text []byte }
+
+func (a *array) comma(after byte) {
+	if n := len(a.text); n > 0 && a.text[n-1] != after {
+		a.text = append(a.text, ',')
+	}
+}
+
+func (a *array) open()  { a.comma(0); a.text = append(a.text, '[') }
+func (a *array) close() { a.text = append(a.text, ']') }
+
+func (a *array) number(n int64) {
+	a.comma('[')
+	a.text = strconv.AppendInt(a.text, n, 10)
+}
+
+func (a *array) other(key int64, rotating bool) {
+	if rotating {
+		a.number(key)
+		return
+	}
+	a.comma('[')
+	a.text = append(a.text, "null"...)
+}
+
+// name writes a policy's name, which needs no escaping.
+func (a *array) name(name string) {
+	a.comma('[')
+	a.text = append(append(append(a.text, '"'), name...), '"')
+}
+
+func (a *array) String() string { return "[" + string(a.text) + "]" }
 
 // answer collects the rows of a decision by key.
 type answer struct {
@@ -255,6 +649,7 @@ type answer struct {
 	rows    []ratelimit.Row
 	seen    []bool
 	missing int
+	wrote   bool // the decision wrote something
 }
 
 func newAnswer(entries []ratelimit.Entry) *answer {
@@ -272,31 +667,55 @@ func newAnswer(entries []ratelimit.Entry) *answer {
 
 // written takes a row that decide wrote: the time of the write is the time of the decision.
 func (a *answer) written(rows *sql.Rows) error {
-	var key, charged int64
-	var row ratelimit.Row
-	state := &row.State
-	err := rows.Scan(&key, &state.HighMicros, &state.BehindMicros, &state.Used, &state.Rest, &state.RefusedMicros, &charged)
+	var charged int64
+	key, row, err := scanRow(rows, &charged)
 	if err != nil {
 		return err
 	}
-	row.NowMicros = state.HighMicros - state.BehindMicros
+	row.NowMicros = row.State.HighMicros - row.State.BehindMicros
 	row.Charged = charged > 0
+	a.wrote = true
 	return a.add(key, row)
 }
 
 // read takes a row that was read after the decision. What decide wrote says more and stays.
 func (a *answer) read(rows *sql.Rows) error {
-	var key int64
-	var row ratelimit.Row
-	state := &row.State
-	err := rows.Scan(&key, &state.HighMicros, &state.BehindMicros, &state.Used, &state.Rest, &state.RefusedMicros, &row.NowMicros)
+	var now int64
+	key, row, err := scanRow(rows, &now)
 	if err != nil {
 		return err
 	}
+	row.NowMicros = now
 	if i, found := a.index[key]; found && a.seen[i] {
 		return nil
 	}
 	return a.add(key, row)
+}
+
+func scanRow(rows *sql.Rows, last *int64) (key int64, row ratelimit.Row, err error) {
+	var log string
+	state := &row.State
+	err = rows.Scan(&key, &state.Algorithm, &state.HighMicros, &state.BehindMicros, &state.PassedMicros, &state.Epoch, &state.Sequence, &state.Used,
+		&state.Rest, &log, &state.RefusedMicros, &state.Override, &state.UntilMicros, last)
+	if err == nil && state.Algorithm == ratelimit.SlidingLog {
+		state.Log, err = decodeLog(log, state.Rest)
+		state.Rest = 0
+	}
+	return key, row, err
+}
+
+// decodeLog reads a log's entries, 8 bytes each in hexadecimal. An entry counts from shift, so that the whole log moves
+// with one number when the clock steps back.
+func decodeLog(text string, shift int64) ([]int64, error) {
+	bytes, err := hex.DecodeString(text)
+	if err != nil || len(bytes)%8 != 0 {
+		return nil, errors.New("sqlstore: a log that is no sequence of times")
+	}
+	log := make([]int64, 0, len(bytes)/8)
+	for ; len(bytes) > 0; bytes = bytes[8:] {
+		log = append(log, int64(binary.BigEndian.Uint64(bytes))+shift)
+	}
+	return log, nil
 }
 
 func (a *answer) add(key int64, row ratelimit.Row) error {

@@ -19,7 +19,8 @@ import (
 
 func harness(t *testing.T, db *database.DB, now func() time.Time) storetest.Harness {
 	return storetest.Harness{
-		Store:  sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults, Now: now}),
+		Store:  sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults, Now: now, SweepEvery: 8}),
+		Steady: sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults, Now: now, SweepEvery: -1}),
 		Audits: func() []ratelimit.Audit { return audits(t, db.DB) },
 		Writes: func() int64 { return number(t, db.DB, "SELECT total_changes()") },
 	}
@@ -27,14 +28,14 @@ func harness(t *testing.T, db *database.DB, now func() time.Time) storetest.Harn
 
 func audits(t *testing.T, db *sql.DB) (all []ratelimit.Audit) {
 	t.Helper()
-	rows, err := db.Query("SELECT at_micros, policy, key, used FROM rate_limit_audit ORDER BY id")
+	rows, err := db.Query("SELECT at_micros, policy, key, used, action, until_micros FROM rate_limit_audit ORDER BY id")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rows.Close()
 	for rows.Next() {
 		var audit ratelimit.Audit
-		if err := rows.Scan(&audit.AtMicros, &audit.Policy, &audit.Key, &audit.Used); err != nil {
+		if err := rows.Scan(&audit.AtMicros, &audit.Policy, &audit.Key, &audit.Used, &audit.Action, &audit.UntilMicros); err != nil {
 			t.Fatal(err)
 		}
 		all = append(all, audit)
@@ -60,14 +61,16 @@ func TestStoreInAFile(t *testing.T) {
 	storetest.RunWrites(t, func(t *testing.T, now func() time.Time) storetest.Harness {
 		db := databases.File(t)
 		db.SetMaxOpenConns(1) // total_changes() counts for one connection
-		return harness(t, db, now)
+		h := harness(t, db, now)
+		h.Store = sqlstore.New(db.DB, sqlstore.Config{Now: now, SweepEvery: -1})
+		return h
 	})
 }
 
 func TestStoreOverHrana(t *testing.T) {
 	storetest.Run(t, func(t *testing.T, now func() time.Time) storetest.Harness {
 		h := harness(t, databases.Hrana(t), now)
-		h.Streams = 20
+		h.Streams = 5
 		return h
 	})
 }
@@ -75,14 +78,14 @@ func TestStoreOverHrana(t *testing.T) {
 func TestStoreOnTurso(t *testing.T) {
 	open := func(t *testing.T, now func() time.Time) storetest.Harness {
 		h := harness(t, databases.Turso(t), now)
-		h.Streams = 25
+		h.Streams = 5
 		return h
 	}
 	storetest.Run(t, open)
 	storetest.RunWrites(t, open)
 }
 
-// A14, B7 of the limits: without an injected clock it is the database's that decides, in whole milliseconds.
+// Row B1; case A14: without an injected clock it is the database's that decides, in whole milliseconds.
 func TestTheDatabasesClockDecides(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db *database.DB) {
 		store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults})
@@ -110,11 +113,11 @@ func entry(key int64, policy string, limit int64, window time.Duration) ratelimi
 	}
 }
 
-// E3 of the requirements; B20: what decides is the writing statement, the read after it decides nothing.
+// Row E3; case B20: what decides is the writing statement, the read after it decides nothing.
 func TestADecisionIsOneRequestOfOneDecidingStatementAndOneRead(t *testing.T) {
 	server := hrana.Start(t, hrana.Config{})
 	db := databases.Open(t, server.URL)
-	store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults})
+	store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults, SweepEvery: -1})
 	entries := []ratelimit.Entry{entry(1, "a", 2, time.Hour), entry(2, "b", 5, time.Hour), entry(3, "c", 9, time.Hour)}
 	for round := range 4 { // two admitted, the first refusal, a later one
 		before := len(server.Requests())
@@ -135,7 +138,7 @@ func TestADecisionIsOneRequestOfOneDecidingStatementAndOneRead(t *testing.T) {
 			switch {
 			case strings.Contains(statement.SQL, "INSERT INTO rate_limits"):
 				writes++
-			case strings.HasPrefix(strings.TrimSpace(statement.SQL), "SELECT"):
+			case strings.Contains(statement.SQL, "FROM home LEFT JOIN rate_limits"):
 				reads++
 			case strings.EqualFold(strings.TrimSpace(statement.SQL), "ROLLBACK"): // the driver's, on failure only
 			default:
@@ -148,7 +151,7 @@ func TestADecisionIsOneRequestOfOneDecidingStatementAndOneRead(t *testing.T) {
 	}
 }
 
-// B03, B08: a statement whose audit can't be written leaves no trace of itself.
+// Cases B03, B08: a statement whose audit can't be written leaves no trace of itself.
 func TestAMarkWithoutItsAuditRowIsNotKept(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db *database.DB) {
 		store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults})
@@ -165,7 +168,7 @@ func TestAMarkWithoutItsAuditRowIsNotKept(t *testing.T) {
 		}
 		if _, err := db.Exec(`CREATE TRIGGER refuse AFTER UPDATE OF refused_micros ON rate_limits
 				WHEN NEW.refused_micros <> OLD.refused_micros
-				BEGIN INSERT INTO rate_limit_audit (at_micros, policy, key, unused) VALUES (NULL, NEW.policy, NEW.key, 1); END`); err != nil {
+				BEGIN INSERT INTO rate_limit_audit (at_micros, policy, key, unused, action, until_micros) VALUES (NULL, NEW.policy, NEW.key, 1, '', 0); END`); err != nil {
 			t.Fatal(err)
 		}
 		for range 10 {
@@ -182,7 +185,7 @@ func TestAMarkWithoutItsAuditRowIsNotKept(t *testing.T) {
 	})
 }
 
-// B12: the only column that may be NULL is one that nothing reads yet.
+// Case B12: the only column that may be NULL is one that nothing reads yet.
 func TestANullInEveryColumnThatAllowsItChangesNothing(t *testing.T) {
 	db := databases.File(t)
 	store := sqlstore.New(db.DB, sqlstore.Config{})
@@ -213,7 +216,7 @@ func TestANullInEveryColumnThatAllowsItChangesNothing(t *testing.T) {
 	}
 }
 
-// A13, A20: rows that no version of Weir writes neither stop a decision nor admit more than a limit.
+// Cases A13, A20: rows that no version of Weir writes neither stop a decision nor admit more than a limit.
 func TestOddRowsNeitherStopADecisionNorOpenAHole(t *testing.T) {
 	const huge = 1<<63 - 1
 	now := time.Now().UnixMicro()
@@ -224,8 +227,8 @@ func TestOddRowsNeitherStopADecisionNorOpenAHole(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				key := int64(100 + i)
-				_, err := db.Exec(`INSERT INTO rate_limits (key, policy, algorithm, high_micros, behind_micros, used, rest, log, charged, refused_micros, expires_micros)
-					VALUES (?, 'a', ?, ?, ?, ?, 0, NULL, 0, ?, 0)`, key, row[0], row[1], row[2], row[3], row[4])
+				_, err := db.Exec(`INSERT INTO rate_limits (key, policy, algorithm, high_micros, behind_micros, passed_micros, epoch, sequence, used, rest, charged, refused_micros, override, until_micros, expires_micros)
+					VALUES (?, 'a', ?, ?, ?, 0, 0, 1, ?, 0, 0, ?, 0, 0, 0)`, key, row[0], row[1], row[2], row[3], row[4])
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -248,7 +251,7 @@ func TestOddRowsNeitherStopADecisionNorOpenAHole(t *testing.T) {
 	})
 }
 
-// B15: each placeholder has its argument, and none is numbered.
+// Case B15: each placeholder has its argument, and none is numbered.
 func TestEveryStatementHasAsManyPlaceholdersAsArguments(t *testing.T) {
 	db := databases.File(t)
 	for statement, arguments := range sqlstore.Statements {
@@ -319,7 +322,8 @@ func BenchmarkDecide(b *testing.B) {
 	})
 	b.Run("plain-upsert", func(b *testing.B) {
 		db := databases.File(b)
-		insert, err := db.Prepare(`INSERT INTO rate_limits VALUES (?, 'p', 1, 1, 0, 1, 0, NULL, 1, 0, 1) ON CONFLICT (key) DO UPDATE SET used = used + 1`)
+		insert, err := db.Prepare(`INSERT INTO rate_limits (key, policy, algorithm, high_micros, behind_micros, passed_micros, epoch, sequence, used, rest, charged, refused_micros, override, until_micros, expires_micros)
+			VALUES (?, 'p', 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 1) ON CONFLICT (key) DO UPDATE SET used = used + 1`)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -329,6 +333,59 @@ func BenchmarkDecide(b *testing.B) {
 			if _, err := insert.Exec(key % 1000); err != nil {
 				b.Fatal(err)
 			}
+		}
+	})
+}
+
+// cases A21, A22: what has expired goes in passing, and what could still refuse stays.
+func TestDecisionsSweepInPassing(t *testing.T) {
+	databases.Each(t, func(t *testing.T, db *database.DB) {
+		clock := storetest.NewClock()
+		store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults, Now: clock.Now, SweepEvery: 1})
+		decide := func(entry ratelimit.Entry) ratelimit.Row {
+			t.Helper()
+			rows, err := store.Decide(t.Context(), []ratelimit.Entry{entry})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return rows[0]
+		}
+		for key := range int64(40) {
+			decide(entry(key<<56, "minute", 1, time.Minute))
+			decide(entry(key<<56+1, "day", 1, 24*time.Hour))
+		}
+		clock.At(2 * time.Hour)
+		for range 200 { // each sweeps from a random key on; a refusal sweeps nothing
+			decide(entry(1<<62+12345, "often", 1000, time.Hour))
+		}
+		if n := number(t, db.DB, "SELECT count(*) FROM rate_limits WHERE policy = 'minute'"); n > 5 {
+			t.Errorf("%d of 40 expired rows are left", n)
+		}
+		for key := range int64(40) {
+			if decide(entry(key<<56+1, "day", 1, 24*time.Hour)).Charged {
+				t.Fatalf("the day's limit of key %d was forgotten", key)
+			}
+		}
+	})
+}
+
+// case A22: a sweep that fails changes no answer.
+func TestASweepThatFailsChangesNoAnswer(t *testing.T) {
+	databases.Each(t, func(t *testing.T, db *database.DB) {
+		if _, err := db.Exec("CREATE TRIGGER no_sweep BEFORE DELETE ON rate_limits BEGIN SELECT RAISE(ABORT, 'no'); END"); err != nil {
+			t.Fatal(err)
+		}
+		clock := storetest.NewClock()
+		store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults, Now: clock.Now, SweepEvery: 1})
+		for i := range int64(20) {
+			clock.At(time.Duration(i) * time.Hour)
+			rows, err := store.Decide(t.Context(), []ratelimit.Entry{entry(i<<58, "minute", 1, time.Minute)})
+			if err != nil || !rows[0].Charged {
+				t.Fatalf("decision %d: %+v, %v", i, rows, err)
+			}
+		}
+		if n := number(t, db.DB, "SELECT count(*) FROM rate_limits"); n != 20 {
+			t.Fatalf("%d rows: the sweep did not fail", n)
 		}
 	})
 }

@@ -61,7 +61,7 @@ func TestARequestReachesTheFunctionWholeAndItsAnswerComesBack(t *testing.T) {
 		if got := read(t, resp); resp.StatusCode != http.StatusTeapot || got != want {
 			t.Errorf("status %d and\n%s, want 418 and\n%s", resp.StatusCode, got, want)
 		}
-		// D12: several cookies stay several lines.
+		// Case D12: several cookies stay several lines.
 		if got := resp.Header.Values("Set-Cookie"); !slices.Equal(got, []string{"a=1", "b=2"}) {
 			t.Errorf("cookies %q", got)
 		}

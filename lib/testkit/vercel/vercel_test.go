@@ -85,7 +85,7 @@ func get(t *testing.T, url string) (status int, header http.Header, body string)
 	return resp.StatusCode, resp.Header, string(b)
 }
 
-// D01, D03 and D18: each function comes out of the real builder, from exactly the files a deployment uploads, and answers
+// Cases D01, D03, D18: each function comes out of the real builder, from exactly the files a deployment uploads, and answers
 // from an empty folder.
 func TestEveryFunctionIsBuiltAndAnswersFromAnEmptyFolder(t *testing.T) {
 	out := Build(t)
@@ -121,7 +121,7 @@ func TestEveryFunctionIsBuiltAndAnswersFromAnEmptyFolder(t *testing.T) {
 	}
 }
 
-// D10: nothing but the page is published.
+// Case D10: nothing but the page is published.
 func TestTheStaticOutputHoldsNothingButThePublicFolder(t *testing.T) {
 	out := Build(t)
 	got, want := tree(t, filepath.Join(out.Dir, "static")), tree(t, filepath.Join(root(t), "public"))
@@ -130,7 +130,7 @@ func TestTheStaticOutputHoldsNothingButThePublicFolder(t *testing.T) {
 	}
 }
 
-// D10, under vercel dev.
+// Case D10, under vercel dev.
 func TestDevServesThePageWithItsSecurityFieldsAndNoSourceFile(t *testing.T) {
 	d := Dev(t, nil)
 	status, header, _ := get(t, d.URL+"/")

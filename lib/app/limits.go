@@ -1,0 +1,286 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/weirlimits/weir/lib/ratelimit"
+	"github.com/weirlimits/weir/lib/web"
+)
+
+// sweepTime bounds a sweep on request: less than a request has, so that there is time to say how far it came.
+const sweepTime = 8 * time.Second
+
+// limitsService decides the limits of other services. It has no limit of its own: who has the token may ask as often as
+// the database answers.
+func (a *App) limitsService() web.Resource {
+	service := func(*web.Call) (web.Token, error) {
+		return web.Token{Setting: "LIMITS_API_TOKEN", Value: a.settings.LimitsToken}, nil
+	}
+	byOperation := func(call *web.Call) (web.Token, error) {
+		switch op, err := call.Query("op"); {
+		case err != nil:
+			return web.Token{}, err
+		case op == "sweep":
+			return web.Token{Setting: "CRON_SECRET", Value: a.settings.CronSecret}, nil
+		case call.Request.URL.Query().Has("op"):
+			return web.Token{}, web.BadRequest("op", `The operation is "sweep", or none is given.`)
+		}
+		return service(call)
+	}
+	return web.Resource{
+		http.MethodPost: web.Bearer(service, web.Body(nil, 0, nil, a.decideForService)),
+		http.MethodGet: web.Bearer(byOperation, web.Query(nil, nil, func(call *web.Call) (web.Reply, error) {
+			if op, _ := call.Query("op"); op == "sweep" {
+				return a.sweep(call)
+			}
+			return a.usage(call)
+		})),
+	}
+}
+
+// The modes of a request, besides those that are an operator's actions.
+const (
+	modeDecide = "decide"
+	modePeek   = "peek"
+	modeRefund = "refund"
+)
+
+// serviceRequest is the body of POST. Values whose absence means something else than their zero value are read later.
+type serviceRequest struct {
+	Mode        jsontext.Value  `json:"mode"`
+	Limits      *[]serviceLimit `json:"limits"`
+	Reservation *string         `json:"reservation"`
+	Until       *string         `json:"until"`
+}
+
+type serviceLimit struct {
+	Policy  string         `json:"policy"`
+	Subject string         `json:"subject"`
+	Cost    jsontext.Value `json:"cost"`
+}
+
+type serviceReply struct {
+	Allowed           bool          `json:"allowed"`
+	RetryAfterSeconds int64         `json:"retryAfterSeconds"`
+	Reservation       string        `json:"reservation,omitempty"`
+	Limits            []limitStatus `json:"limits"`
+}
+
+type limitStatus struct {
+	Policy            string `json:"policy"`
+	Allowed           bool   `json:"allowed"`
+	Limit             int64  `json:"limit"`
+	Remaining         int64  `json:"remaining"`
+	ResetSeconds      int64  `json:"resetSeconds"`
+	RetryAfterSeconds int64  `json:"retryAfterSeconds"`
+	DelayMillis       *int64 `json:"delayMillis,omitempty"`
+}
+
+func (a *App) decideForService(call *web.Call, in serviceRequest) (web.Reply, error) {
+	mode := modeDecide
+	if in.Mode != nil {
+		if in.Mode.Kind() != '"' || json.Unmarshal(in.Mode, &mode) != nil {
+			mode = ""
+		}
+	}
+	action := ratelimit.Action(mode)
+	operation := action == ratelimit.Reset || action == ratelimit.Ban || action == ratelimit.Allow
+	timed := action == ratelimit.Ban || action == ratelimit.Allow
+	switch {
+	case !operation && mode != modeDecide && mode != modePeek && mode != modeRefund:
+		return web.Reply{}, web.BadRequest("mode", "The mode is one of decide, peek, refund, reset, ban and allow.")
+	case in.Reservation != nil && mode != modeRefund:
+		return web.Reply{}, web.BadRequest("reservation", "Only the mode refund takes a reservation.")
+	case in.Until != nil && !timed:
+		return web.Reply{}, web.BadRequest("until", "Only the modes ban and allow take a time.")
+	case mode == modeRefund:
+		return a.refund(call, in)
+	}
+	charges, err := a.charges(in.Limits, operation)
+	if err != nil {
+		return web.Reply{}, err
+	}
+	switch {
+	case operation:
+		return a.operate(call, action, charges[0], in.Until)
+	case mode == modePeek:
+		decision, err := a.limiter.Peek(call.Context(), charges...)
+		return web.Reply{Body: a.told(decision)}, err
+	}
+	decision, err := a.limiter.Decide(call.Context(), charges...)
+	return web.Reply{Body: a.told(decision)}, err
+}
+
+// charges reads what a request names. Those of an operation name one subject and no cost.
+func (a *App) charges(limits *[]serviceLimit, operation bool) ([]ratelimit.Charge, error) {
+	most := ratelimit.MaxCharges
+	if operation {
+		most = 1 // each is a round trip of its own, and would be done or not by itself
+	}
+	if limits == nil || len(*limits) < 1 || len(*limits) > most {
+		return nil, web.BadRequest("limits", fmt.Sprintf("This mode takes from 1 to %d limits.", most))
+	}
+	var charges []ratelimit.Charge
+	for i, limit := range *limits {
+		fault := func(field, detail string) error {
+			return web.BadRequest(fmt.Sprintf("limits[%d]%s", i, field), detail)
+		}
+		policy, found := a.policies.Named(limit.Policy)
+		if !found {
+			return nil, fault(".policy", "There is no policy of this name.")
+		}
+		subject, err := policy.Subject.Canonical(limit.Subject)
+		if err != nil {
+			return nil, fault(".subject", "The policy counts by another kind of subject, or the subject is blank or too long.")
+		}
+		charge := policy.Charge(subject)
+		if limit.Cost != nil {
+			if operation {
+				return nil, fault(".cost", "This mode takes no cost.")
+			}
+			charge.Cost, err = strconv.ParseInt(string(limit.Cost), 10, 64)
+			if err != nil || charge.Cost < 0 || charge.Cost > policy.Capacity() {
+				return nil, fault(".cost", fmt.Sprintf("The cost is a whole number from 0 to %d.", policy.Capacity()))
+			}
+		}
+		for _, other := range charges {
+			if other.Policy.Name == policy.Name && other.Subject == subject {
+				return nil, fault("", "This policy and subject are there already.")
+			}
+		}
+		charges = append(charges, charge)
+	}
+	return charges, nil
+}
+
+// told is the answer to a service: it is told of private limits too, since it is no stranger.
+func (a *App) told(decision ratelimit.Decision) serviceReply {
+	reply := serviceReply{
+		Allowed:           decision.Allowed,
+		RetryAfterSeconds: roundUp(decision.RetryAfter, time.Second),
+		Reservation:       a.limiter.Seal(decision),
+		Limits:            []limitStatus{},
+	}
+	for _, limit := range decision.Limits {
+		status := limitStatus{
+			Policy:            limit.Policy.Name,
+			Allowed:           limit.Allowed,
+			Limit:             limit.Policy.Capacity(),
+			Remaining:         limit.Remaining,
+			ResetSeconds:      roundUp(limit.Reset, time.Second),
+			RetryAfterSeconds: roundUp(limit.RetryAfter, time.Second),
+		}
+		if limit.Policy.Algorithm == ratelimit.LeakyBucket && limit.Reservation != (ratelimit.Reservation{}) {
+			millis := roundUp(limit.Delay, time.Millisecond)
+			status.DelayMillis = &millis
+		}
+		reply.Limits = append(reply.Limits, status)
+	}
+	return reply
+}
+
+// roundUp makes waiting as long as told enough.
+func roundUp(d, unit time.Duration) int64 {
+	n := int64(d / unit)
+	if d%unit > 0 {
+		n++
+	}
+	return n
+}
+
+// refund gives back what an earlier decision charged. A second time it finds nothing to give back, and says no more.
+func (a *App) refund(call *web.Call, in serviceRequest) (web.Reply, error) {
+	switch {
+	case in.Limits != nil:
+		return web.Reply{}, web.BadRequest("limits", "The mode refund takes a reservation alone, which knows its limits.")
+	case in.Reservation == nil:
+		return web.Reply{}, web.BadRequest("reservation", "The mode refund takes the reservation that a decision answered.")
+	}
+	reservations, err := a.limiter.Open(*in.Reservation)
+	if err != nil {
+		return web.Reply{}, web.BadRequest("reservation", "This is no reservation that a decision answered here.")
+	}
+	err = a.limiter.GiveBack(call.Context(), reservations...)
+	return web.Reply{Body: serviceReply{Allowed: true, Limits: []limitStatus{}}}, err
+}
+
+// operate does what an operator asks. The answer is what follows from it by itself, so that it costs no further round trip.
+func (a *App) operate(call *web.Call, action ratelimit.Action, charge ratelimit.Charge, until *string) (web.Reply, error) {
+	var end time.Time
+	if action != ratelimit.Reset {
+		var err error
+		if until != nil {
+			end, err = time.Parse(time.RFC3339, *until)
+		}
+		if until == nil || err != nil || !end.After(a.now()) {
+			return web.Reply{}, web.BadRequest("until", "This mode takes a time to come, such as 2030-01-31T00:00:00Z.")
+		}
+	}
+	err := a.limiter.Operate(call.Context(), action, charge.Policy, charge.Subject, end)
+	if errors.Is(err, ratelimit.ErrOperation) {
+		return web.Reply{}, web.BadRequest("until", "The time is before the year 2200.")
+	}
+	if err != nil {
+		return web.Reply{}, err
+	}
+	capacity := charge.Policy.Capacity()
+	status := limitStatus{Policy: charge.Policy.Name, Allowed: true, Limit: capacity, Remaining: capacity}
+	if action == ratelimit.Ban {
+		wait := roundUp(end.Sub(a.now()), time.Second)
+		status.Allowed, status.Remaining, status.ResetSeconds, status.RetryAfterSeconds = false, 0, wait, wait
+	}
+	return web.Reply{Body: serviceReply{
+		Allowed:           status.Allowed,
+		RetryAfterSeconds: status.RetryAfterSeconds,
+		Limits:            []limitStatus{status},
+	}}, nil
+}
+
+// usage tells how much the policies are used, and nothing of anybody.
+func (a *App) usage(call *web.Call) (web.Reply, error) {
+	type policy struct {
+		Name          string  `json:"name"`
+		Algorithm     string  `json:"algorithm"`
+		Limit         int64   `json:"limit"`
+		WindowSeconds float64 `json:"windowSeconds"`
+		ActiveKeys    int64   `json:"activeKeys"`
+		Refusals      int64   `json:"refusals"`
+	}
+	counts, err := a.store.Counts(call.Context())
+	if err != nil {
+		return web.Reply{}, web.Unavailable(err)
+	}
+	list := []policy{}
+	for _, p := range a.policies.All() {
+		row := policy{Name: p.Name, Algorithm: p.Algorithm.String(), Limit: p.Limit, WindowSeconds: p.Window.Seconds()}
+		for _, count := range counts {
+			if count.Policy == p.Name {
+				row.ActiveKeys, row.Refusals = count.ActiveKeys, count.Refusals
+			}
+		}
+		list = append(list, row)
+	}
+	return web.Reply{Body: struct {
+		Version  string   `json:"version"`
+		Policies []policy `json:"policies"`
+	}{Version, list}}, nil
+}
+
+// sweep deletes expired counters as long as it may. What it leaves the next one takes.
+func (a *App) sweep(call *web.Call) (web.Reply, error) {
+	ctx, cancel := context.WithTimeout(call.Context(), sweepTime)
+	defer cancel()
+	deleted, done, err := a.limiter.Sweep(ctx)
+	return web.Reply{Body: struct {
+		Deleted int64 `json:"deleted"`
+		Done    bool  `json:"done"`
+	}{deleted, done}}, err
+}

@@ -1,0 +1,208 @@
+package storetest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weirlimits/weir/lib/ratelimit"
+)
+
+// made is a charge as its caller knows it and as a model does.
+type made struct {
+	reservation ratelimit.Reservation
+	charge      *charge
+}
+
+// Cases A21, A22: charges are given back once or again, early or late, in any order, while others are charged.
+func refundsAgree(t *testing.T, s *suite) {
+	s.eachAlgorithm(t, func(t *testing.T, s *suite, algorithm ratelimit.Algorithm) {
+		random := seeded(t)
+		gained := 0
+		for stream := range s.scaled(100) {
+			policy := randomPolicy(random, algorithm, fmt.Sprintf("refunds-%s-%d", algorithm, stream))
+			key := &model{policy: policy}
+			pace := newPace(random, policy)
+			var all []made
+			for request := range 20 {
+				now := pace.next(s.clock)
+				if len(all) > 0 && random.IntN(3) == 0 {
+					before := key.remaining(now)
+					back := all[random.IntN(len(all))]
+					key.giveBack(back.charge, now)
+					s.giveBackTo(back.reservation)
+					if key.remaining(now) > before {
+						gained++
+					}
+					want := decide(now, []ask{{key, 0}})
+					if difference := differs(s.decide(policy.ChargeN("someone", 0)), want.Decision); difference != "" {
+						t.Fatalf("stream %d, request %d at %d ms, after %d of %d ms was given back: %s\nbefore: %s",
+							stream, request, now, back.charge.cost, back.charge.at, difference, history(key))
+					}
+					pace.now++ // see refundsWithinOneMillisecond
+					continue
+				}
+				cost := randomCost(random, policy)
+				want := decide(now, []ask{{key, cost}})
+				got := s.decide(policy.ChargeN("someone", cost))
+				if difference := differs(got, want.Decision); difference != "" {
+					t.Fatalf("stream %d, request %d at %d ms, cost %d: %s\nbefore: %s", stream, request, now, cost, difference, history(key))
+				}
+				if want.charges[0] != nil {
+					all = append(all, made{got.Limits[0].Reservation, want.charges[0]})
+				}
+				pace.mark(now + policy.Window.Milliseconds())
+				pace.mark(now + got.RetryAfter.Milliseconds())
+			}
+		}
+		if s.streams() >= 50 && gained < s.scaled(40) {
+			t.Fatalf("only %d refunds gave anything back", gained)
+		}
+	})
+}
+
+// Cases A13, A22: the same where the models don't follow: the clock jumps, operators reset, algorithms change.
+func disturbedRefundsAgree(t *testing.T, s *suite) {
+	random, twin := seeded(t), s.twin()
+	s = s.steady()
+	type pair struct{ mine, twins ratelimit.Reservation }
+	for stream := range s.streams() {
+		twin.trace = ""
+		policy := randomPolicy(random, algorithms[random.IntN(5)], fmt.Sprintf("disturbed-%d", stream))
+		pace := newPace(random, policy)
+		var all []pair
+		for range 20 {
+			if random.IntN(4) == 0 {
+				pace.jump()
+			}
+			now := pace.next(s.clock)
+			switch n := random.IntN(12); {
+			case n == 0:
+				action, until := []ratelimit.Action{ratelimit.Reset, ratelimit.Ban, ratelimit.Allow}[random.IntN(3)], now+random.Int64N(pace.window+1)
+				twin.note("%s until %d", action, until)
+				s.operate(action, policy, until)
+				twin.operate(action, policy, until)
+			case n == 1:
+				policy = changed(random, policy)
+			case n < 5 && len(all) > 0:
+				which := random.IntN(len(all))
+				back := all[which]
+				twin.note("give back the charge %d", which)
+				s.giveBackTo(back.mine)
+				twin.giveBackTo(back.twins)
+				s.agree(twin, policy.ChargeN("someone", 0))
+			default:
+				got, same := s.agree(twin, policy.ChargeN("someone", randomCost(random, policy)))
+				if got.Allowed {
+					twin.note("that is charge %d", len(all))
+					all = append(all, pair{got.Limits[0].Reservation, same.Limits[0].Reservation})
+				}
+				pace.mark(now + got.RetryAfter.Milliseconds())
+			}
+		}
+	}
+	s.agreeOnAudits(twin)
+}
+
+// Case A22: one charge of many is given back. What is left then is at most what would be left without that charge, and at
+// least what would be left if it had been kept, at once and at any time later.
+func refundsTouchNobodyElse(t *testing.T, s *suite) {
+	s.eachAlgorithm(t, func(t *testing.T, s *suite, algorithm ratelimit.Algorithm) {
+		random := seeded(t)
+		for stream := range s.scaled(60) {
+			policy := randomPolicy(random, algorithm, "")
+			switch algorithm {
+			case ratelimit.TokenBucket:
+				policy.Burst = 100
+			case ratelimit.LeakyBucket:
+				policy.Queue = 99
+			default:
+				policy.Limit = 100
+			}
+			named := func(kind string) ratelimit.Policy {
+				named := policy
+				named.Name = fmt.Sprintf("%s-%s-%d", kind, algorithm, stream)
+				return named
+			}
+			returned, missing, kept := named("returned"), named("missing"), named("kept")
+			pace := newPace(random, policy)
+			which := random.IntN(8)
+			var back ratelimit.Reservation
+			for i := range 8 {
+				pace.next(s.clock)
+				cost := 1 + random.Int64N(3)
+				s.decide(kept.ChargeN("someone", cost))
+				got := s.decide(returned.ChargeN("someone", cost))
+				if i == which {
+					back = got.Limits[0].Reservation
+				} else {
+					s.decide(missing.ChargeN("someone", cost))
+				}
+			}
+			pace.next(s.clock)
+			s.giveBackTo(back)
+			for range 4 {
+				got := s.decide(returned.ChargeN("someone", 0), missing.ChargeN("someone", 0), kept.ChargeN("someone", 0))
+				left, most, least := got.Limits[0].Remaining, got.Limits[1].Remaining, got.Limits[2].Remaining
+				if left > most || left < least {
+					t.Fatalf("stream %d, %s: %d left, want at most %d, as without the charge, and at least %d, as with it",
+						stream, describe(policy), left, most, least)
+				}
+				pace.next(s.clock)
+			}
+		}
+	})
+}
+
+// buckets that refill by one unit a second.
+func buckets(name string) []ratelimit.Policy {
+	return []ratelimit.Policy{
+		{Name: name + "-tokens", Algorithm: ratelimit.TokenBucket, Limit: 60, Window: time.Minute, Burst: 20},
+		{Name: name + "-queue", Algorithm: ratelimit.LeakyBucket, Limit: 60, Window: time.Minute, Queue: 19},
+	}
+}
+
+// Charged, given back, charged again, all within a millisecond: the second charge stands where the first no longer is.
+func refundsWithinOneMillisecond(t *testing.T, s *suite) {
+	for _, policy := range buckets("instant") {
+		first := s.decide(policy.ChargeN("someone", 2)).Limits[0]
+		s.giveBack(first)
+		second := s.decide(policy.ChargeN("someone", 5)).Limits[0]
+		s.giveBack(second)
+		s.remaining(policy, 20)
+	}
+}
+
+// A charge that an operator has forgotten isn't in front of any later one.
+func refundsAcrossAReset(t *testing.T, s *suite) {
+	for _, policy := range buckets("reset") {
+		s.clock.At(0)
+		forgotten := s.decide(policy.ChargeN("someone", 5)).Limits[0]
+		s.operate(ratelimit.Reset, policy, 0)
+		s.clock.At(time.Millisecond)
+		later := s.decide(policy.ChargeN("someone", 5)).Limits[0]
+		s.clock.At(2 * time.Millisecond)
+		s.giveBack(forgotten)
+		s.remaining(policy, 15)
+		s.giveBack(later)
+		s.remaining(policy, 20)
+	}
+}
+
+// Two limiters with their secrets in turn: one's refund moves the other's charges forward. In the queue the first 5 are
+// given back, so the next 5 are at its front: after 4 s 1 of them stands, and the last 5 stay.
+func refundsDuringRotation(t *testing.T, s *suite) {
+	old, young := s.rotating(Secret, otherSecret), s.rotating(otherSecret, Secret)
+	for _, policy := range buckets("rotation") {
+		s.clock.At(0)
+		first := old.decide(policy.ChargeN("someone", 5)).Limits[0]
+		second := young.decide(policy.ChargeN("someone", 5)).Limits[0]
+		old.giveBack(first)
+		s.clock.At(4 * time.Second)
+		old.decide(policy.ChargeN("someone", 5))
+		young.remaining(policy, 14)
+		young.giveBack(second)
+		old.remaining(policy, 15)
+		young.remaining(policy, 15)
+	}
+}
