@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -56,6 +57,84 @@ func TestASkipIsAFailureInCIOnly(t *testing.T) {
 		if run.failed != c.failed {
 			t.Errorf("ci %v, %v: %d failed, want %d", c.ci, c.err, run.failed, c.failed)
 		}
+	}
+}
+
+func TestUnknownArgumentsAreRefusedAndHelpIsGiven(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int
+		done bool
+	}{
+		{nil, 0, false},
+		{[]string{"-h"}, 0, true},
+		{[]string{"--help"}, 0, true},
+		{[]string{"-race"}, 2, true},
+		{[]string{"./lib/..."}, 2, true},
+		{[]string{"-h", "x"}, 2, true},
+	} {
+		var stdout, stderr strings.Builder
+		code, done := answerArguments(c.args, &stdout, &stderr)
+		if code != c.code || done != c.done {
+			t.Errorf("%q: code %d, done %v; want %d and %v", c.args, code, done, c.code, c.done)
+		}
+		if help := c.done && c.code == 0; strings.HasPrefix(stdout.String(), "usage:") != help || (stderr.Len() > 0) != (c.code != 0) {
+			t.Errorf("%q: printed %q and %q", c.args, stdout.String(), stderr.String())
+		}
+	}
+}
+
+func TestAStepIsAnnouncedAndNoneFollowsWhenTheRunIsStopped(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	var out strings.Builder
+	run := &check{ctx: ctx, out: &out}
+	run.runAll([]step{
+		{"first", func(c *check) error {
+			if out.String() != "first …\n" {
+				t.Errorf("printed %q before the step", out.String())
+			}
+			stop()
+			return c.ctx.Err()
+		}},
+		{"second", func(*check) error {
+			t.Error("the second step ran")
+			return nil
+		}},
+	})
+	if run.failed != 1 || run.passed != 0 {
+		t.Errorf("%d failed and %d passed, want 1 and 0", run.failed, run.passed)
+	}
+}
+
+// A shell that waits for a child of its own: killing the shell alone would leave the child, which holds the output open.
+func TestAProgramIsStoppedWithWhatItStarted(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	run := &check{ctx: ctx, root: t.TempDir()}
+	cmd := run.program("sh", "-c", "sh -c 'echo ready; read forever; echo read' <&3 & wait")
+	never, hold, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Close()
+	defer never.Close()
+	cmd.ExtraFiles = []*os.File{never}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ready := make([]byte, len("ready\n"))
+	if _, err := io.ReadFull(out, ready); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if rest, err := io.ReadAll(out); err != nil || len(rest) != 0 {
+		t.Errorf("it printed %q (%v) after it was stopped", rest, err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("it ended well")
 	}
 }
 

@@ -1,59 +1,207 @@
 package main
 
 import (
+	"go/parser"
+	"go/token"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/weirlimits/weir/lib/testkit/repo"
 )
 
 // A row that names a test which isn't there would claim what nothing shows.
 func TestEveryRequirementNamesATestThatExistsOrSaysNotYet(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "requirements.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	source := sources(t)
-	rows := regexp.MustCompile(`(?m)^\| ([A-F]\d+) \|.*\| (.*) \|$`).FindAllStringSubmatch(string(text), -1)
+	rows := table(t, "docs/requirements.md")
 	if len(rows) < 60 {
 		t.Fatalf("only %d rows", len(rows))
 	}
-	seen := map[string]bool{}
-	for _, row := range rows {
-		if seen[row[1]] {
-			t.Errorf("row %s is there twice", row[1])
+	for _, fault := range judgeTable(rows, sources(t)) {
+		t.Error("requirements.md: " + fault)
+	}
+}
+
+func TestEveryCaseThatATestCitesHasALineAndTheLineNamesTestsThatExist(t *testing.T) {
+	lines, rows, sources := table(t, "docs/cases.md"), table(t, "docs/requirements.md"), sources(t)
+	for _, fault := range judgeTable(lines, sources) {
+		t.Error("cases.md: " + fault)
+	}
+	cited := map[string]bool{}
+	for name, text := range sources {
+		file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ParseComments)
+		if err != nil {
+			t.Error(err)
+			continue
 		}
-		seen[row[1]] = true
-		names := regexp.MustCompile("`(Test[A-Za-z0-9]+)`").FindAllStringSubmatch(row[2], -1)
-		if len(names) == 0 && !strings.HasPrefix(row[2], "not yet") {
-			t.Errorf("row %s names no test and doesn't say not yet: %s", row[1], row[2])
-		}
-		for _, name := range names {
-			if !strings.Contains(source, "func "+name[1]+"(") {
-				t.Errorf("row %s names %s, which isn't there", row[1], name[1])
+		for _, comment := range file.Comments {
+			cites := citations(comment.Text())
+			for _, id := range cites.cases {
+				cited[id] = true
+				if !slices.ContainsFunc(lines, func(l line) bool { return l.id == id }) {
+					t.Errorf("%s cites case %s, which has no line in docs/cases.md", name, id)
+				}
 			}
+			for _, id := range cites.rows {
+				if !slices.ContainsFunc(rows, func(l line) bool { return l.id == id }) {
+					t.Errorf("%s cites row %s, which isn't in docs/requirements.md", name, id)
+				}
+			}
+			for _, id := range cites.neither {
+				t.Errorf("%s cites %s: write case %[2]s or row %[2]s", name, id)
+			}
+		}
+	}
+	for _, l := range lines {
+		if !cited[l.id] {
+			t.Errorf("cases.md: no test cites case %s", l.id)
 		}
 	}
 }
 
-// sources are all tests of the repository in one text.
-func sources(t *testing.T) string {
+// line is one of a table whose first column is an id and whose last one says which tests show it.
+type line struct{ id, shownBy string }
+
+func table(t *testing.T, name string) (lines []line) {
 	t.Helper()
-	list := exec.Command("git", "ls-files", "-co", "--exclude-standard", "*_test.go")
-	list.Dir = filepath.Join("..", "..")
-	files, err := list.Output()
+	text, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(name)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all strings.Builder
-	for name := range strings.Lines(string(files)) {
-		text, err := os.ReadFile(filepath.Join(list.Dir, strings.TrimSpace(name)))
-		if err != nil {
-			continue // deleted and not yet committed
-		}
-		all.Write(text)
+	return parseTable(string(text))
+}
+
+func parseTable(text string) (lines []line) {
+	for _, m := range regexp.MustCompile(`(?m)^\| ([A-F]\d+) \|.*\| (.*) \|$`).FindAllStringSubmatch(text, -1) {
+		lines = append(lines, line{m[1], m[2]})
 	}
-	return all.String()
+	return lines
+}
+
+// judgeTable says what is wrong with a table, given all Go sources by name.
+func judgeTable(lines []line, sources map[string]string) (faults []string) {
+	seen := map[string]bool{}
+	for _, l := range lines {
+		if seen[l.id] {
+			faults = append(faults, l.id+" is there twice")
+		}
+		seen[l.id] = true
+		// What is no test's own is a part of the suite for stores.
+		names := regexp.MustCompile("`(?:Test|storetest\\.)([A-Za-z0-9]+)`").FindAllStringSubmatch(l.shownBy, -1)
+		if len(names) == 0 && !strings.HasPrefix(l.shownBy, "not yet") {
+			faults = append(faults, l.id+" names no test and doesn't say not yet: "+l.shownBy)
+		}
+		for _, m := range names {
+			function := strings.TrimPrefix(strings.Trim(m[0], "`"), "storetest.")
+			there := false
+			for _, text := range sources {
+				there = there || strings.Contains(text, "\nfunc "+function+"(")
+			}
+			if !there {
+				faults = append(faults, l.id+" names "+function+", which isn't there")
+			}
+		}
+	}
+	return faults
+}
+
+// cited are the ids in a comment: those that follow the word case, those that follow the word row, and those that follow
+// neither, which might be the one or the other.
+type cited struct{ cases, rows, neither []string }
+
+// citations finds them in lists too, such as "Row B3; cases A01, A02".
+func citations(comment string) (c cited) {
+	id := regexp.MustCompile(`^[A-F][0-9]{1,2}$`)
+	list := &c.neither
+	for _, word := range regexp.MustCompile(`\w+|[^\w\s]`).FindAllString(comment, -1) {
+		switch {
+		case id.MatchString(word):
+			*list = append(*list, word)
+		case strings.EqualFold(word, "case") || strings.EqualFold(word, "cases"):
+			list = &c.cases
+		case strings.EqualFold(word, "row") || strings.EqualFold(word, "rows"):
+			list = &c.rows
+		case word != "," && word != "and" && word != "to":
+			list = &c.neither
+		}
+	}
+	return c
+}
+
+func TestCitationsAreToldApartAndFaultsOfATableAreFound(t *testing.T) {
+	for text, want := range map[string]cited{
+		"Rows B1, B3; cases A01, A02: as deployed":            {cases: []string{"A01", "A02"}, rows: []string{"B1", "B3"}},
+		"rows C1 to C5, from both sides":                      {rows: []string{"C1", "C5"}},
+		"as they are. Case A10 and C13":                       {cases: []string{"A10", "C13"}},
+		"A10: the window, case D16":                           {cases: []string{"D16"}, neither: []string{"A10"}},
+		"in the case of a SHA256 or an IPv6 there is no B100": {},
+	} {
+		got := citations(text)
+		if !slices.Equal(got.cases, want.cases) || !slices.Equal(got.rows, want.rows) || !slices.Equal(got.neither, want.neither) {
+			t.Errorf("%q: got %+v, want %+v", text, got, want)
+		}
+	}
+	sources := map[string]string{"a_test.go": "package a\n\nfunc TestGood(t *testing.T) {}\n\nfunc part(t *testing.T) {}\n"}
+	for text, want := range map[string]int{
+		"| A1 | x | `TestGood`, `storetest.part` |":     0,
+		"| A1 | x | not yet |":                          0,
+		"| A1 | x | `TestGone` |":                       1,
+		"| A1 | x | `storetest.gone`, `TestGood` |":     1,
+		"| A1 | x | soon |":                             1,
+		"| A1 | x | not yet |\n| A1 | y | `TestGood` |": 1,
+	} {
+		if got := judgeTable(parseTable(text), sources); len(got) != want {
+			t.Errorf("%q: got %q, want %d faults", text, got, want)
+		}
+	}
+}
+
+// The README's program is compiled and run as an example, so it has to be the same: line by line, in its order.
+func TestTheReadmesProgramIsTheExample(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	example, err := os.ReadFile(filepath.Join("..", "..", "lib", "ratelimit", "sqlstore", "example_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, program, found := strings.Cut(string(readme), "\n```go\n")
+	program, _, ended := strings.Cut(program, "\n```\n")
+	if !found || !ended {
+		t.Fatal("there is none")
+	}
+	rest := string(example)
+	for wanted := range strings.Lines(program) {
+		if _, rest, found = strings.Cut(rest, strings.TrimRight(wanted, "\n")+"\n"); !found {
+			t.Fatalf("example_test.go lacks %q, or has it before the line above", wanted)
+		}
+	}
+}
+
+// sources are the texts of all Go files of the project by their names.
+func sources(t *testing.T) map[string]string {
+	t.Helper()
+	root, err := repo.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := repo.Files(root)
+	if err != nil {
+		t.Fatalf("git is asked which files are the project's, so this needs git and a clone, not a copy of the files without .git: %v", err)
+	}
+	all := map[string]string{}
+	for _, name := range files {
+		if filepath.Ext(name) != ".go" {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[name] = string(text)
+	}
+	return all
 }

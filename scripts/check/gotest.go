@@ -82,8 +82,7 @@ func (c *check) withoutRace() string {
 
 // goTest runs go test, prints what failed and what was skipped, and counts the tests.
 func (c *check) goTest(args ...string) error {
-	cmd := exec.CommandContext(c.ctx, "go", append([]string{"test", "-json", "-timeout", testTimeout}, args...)...)
-	cmd.Dir = c.root
+	cmd := c.program("go", append([]string{"test", "-json", "-timeout", testTimeout}, args...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

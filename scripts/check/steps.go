@@ -11,14 +11,29 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/weirlimits/weir/lib/testkit/vercel"
 )
 
-// command runs a program in the repository and returns what it printed. The error holds that too.
-func (c *check) command(env []string, name string, args ...string) (string, error) {
+// stopTime is how long a program that was told to stop may take before its output is no longer waited for.
+const stopTime = 5 * time.Second
+
+// program makes a command that runs in the repository. When the context ends it is killed with all it started: go and npm
+// would leave their children running.
+func (c *check) program(name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(c.ctx, name, args...)
 	cmd.Dir = c.root
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = stopTime
+	return cmd
+}
+
+// command runs a program in the repository and returns what it printed. The error holds that too.
+func (c *check) command(env []string, name string, args ...string) (string, error) {
+	cmd := c.program(name, args...)
 	cmd.Env = append(os.Environ(), env...)
 	out, err := cmd.CombinedOutput()
 	text := string(bytes.TrimSpace(out))

@@ -2,8 +2,9 @@
 //
 //	go run ./scripts/dev [-listen 127.0.0.1:3000] [-db URL]
 //
-// The database is migrated and filled with a pool of invite codes and the demo accounts; the embedded file is made. With
-// VERCEL=1 in the environment the platform's address headers are believed, so that a test can play many clients.
+// The database is migrated and filled with a pool of invite codes and, unless DEMO=0, the demo accounts. It is the embedded
+// file unless -db names another: TURSO_DATABASE_URL, which may be production's, is not read. With VERCEL=1 in the
+// environment the platform's address headers are believed, so that a test can play many clients.
 package main
 
 import (
@@ -19,19 +20,35 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/weirlimits/weir/lib/app"
+	"github.com/weirlimits/weir/lib/database"
 )
 
+const usage = `usage: go run ./scripts/dev [-listen ADDRESS] [-db URL]
+
+  -listen ADDRESS   address to serve at (default 127.0.0.1:3000)
+  -db URL           database, with TURSO_AUTH_TOKEN, instead of the embedded file .data/weir.db. It is MIGRATED AND
+                    FILLED with invite codes and, unless DEMO=0, demo accounts: don't name production's. For that
+                    reason TURSO_DATABASE_URL is not read
+
+Other settings are those of README.md. With VERCEL=1 the platform's address headers are believed.
+`
+
 func main() {
-	listen := flag.String("listen", "127.0.0.1:3000", "address to serve at")
-	db := flag.String("db", "", "URL of the database; default: TURSO_DATABASE_URL, or else the embedded file .data/weir.db")
+	flag.Usage = func() { fmt.Fprint(os.Stderr, usage) }
+	listen := flag.String("listen", "127.0.0.1:3000", "")
+	db := flag.String("db", "", "")
 	flag.Parse()
 	if flag.NArg() > 0 {
-		fmt.Fprintf(os.Stderr, "dev: unexpected argument %q\n", flag.Arg(0))
-		flag.Usage()
+		fmt.Fprintf(os.Stderr, "dev: unexpected argument %q\n%s", flag.Arg(0), usage)
+		os.Exit(2)
+	}
+	if err := validate(*db); err != nil {
+		fmt.Fprintln(os.Stderr, "dev:", err)
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -72,39 +89,48 @@ func run(ctx context.Context, listen, db string) error {
 // functions opens the application and gives the handler of each of its routes. When a setting is wrong they answer what
 // the deployed functions would: 503, with the reason in the log.
 func functions(ctx context.Context, root, db string, log *slog.Logger) (api func(route string) http.Handler, end func() error, err error) {
-	settings, wrong := app.LoadSettings(environment(root, db), root)
+	settings, wrong := app.LoadSettings(environment(db), root)
 	if wrong != nil {
 		fmt.Fprintf(os.Stderr, "dev: the functions answer 503 until this is mended:\n%v\n", wrong)
 		unconfigured := func(route string) http.Handler { return app.Unconfigured(route, false, log, wrong) }
 		return unconfigured, func() error { return nil }, nil
 	}
-	settings.Demo = true
-	application, database, err := app.Open(ctx, settings, app.Config{Log: log})
-	if err != nil {
+	// Said here, not while loading: on the platform itself a file and a secret kept beside it are refused.
+	settings.Platform = os.Getenv("VERCEL") != ""
+	if err := app.Prepare(ctx, settings, app.Config{}); err != nil {
 		return nil, nil, err
 	}
-	if err := app.Prepare(ctx, application, database); err != nil {
-		database.Close()
+	application, database, err := app.Open(ctx, settings, app.Config{Log: log})
+	if err != nil {
 		return nil, nil, err
 	}
 	return application.Handler, database.Close, nil
 }
 
-// environment is the process's, with what -db and the project's folder say instead of it where the platform would
-// require a setting: VERCEL=1 means here that its headers are believed, not that nothing can be kept locally.
-func environment(root, db string) func(string) (string, bool) {
+// validate says what is wrong with -db, by that name.
+func validate(db string) error {
+	if db == "" {
+		return nil
+	}
+	err := database.Config{URL: db, AuthToken: os.Getenv("TURSO_AUTH_TOKEN")}.Validate()
+	if err != nil {
+		return errors.New(strings.ReplaceAll(err.Error(), "TURSO_DATABASE_URL", "-db"))
+	}
+	return nil
+}
+
+// environment is the process's, but for the database, which is -db's or the embedded file, and for VERCEL, which means
+// here that the platform's headers are believed, not that nothing can be kept locally.
+func environment(db string) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		value, found := os.LookupEnv(name)
 		switch {
-		case name == "TURSO_DATABASE_URL" && db != "":
-			return db, true
-		case value != "":
-			return value, found
 		case name == "TURSO_DATABASE_URL":
-			return app.LocalDatabaseURL(root), true
-		case name == "RATE_LIMIT_SECRET":
-			secret, err := app.LocalSecret(root)
-			return string(secret), err == nil
+			return db, db != ""
+		case name == "TURSO_AUTH_TOKEN" && db == "":
+			return "", false
+		case name == "VERCEL" && strings.TrimSpace(value) != "":
+			return "", false
 		}
 		return value, found
 	}

@@ -1,4 +1,4 @@
-// Command migrate brings the database's schema up or down, with the settings that the functions use.
+// Command migrate brings the schema of the database that the functions use up or down.
 package main
 
 import (
@@ -26,8 +26,8 @@ const usage = `usage: go run ./scripts/migrate COMMAND
   force N   set the version to N (-1 for none) without running anything
 
 The database is TURSO_DATABASE_URL with TURSO_AUTH_TOKEN; off the platform, when the URL is unset, the file
-.data/weir.db of the project. Exit codes: 0 done or "no change", 1 failed, 2 wrong usage, 3 another process is
-migrating.
+.data/weir.db of the project. Exit codes of the built program: 0 done or "no change", 1 failed, 2 wrong usage,
+3 another process is migrating. go run turns every code but 0 into 1.
 `
 
 const (
@@ -56,6 +56,10 @@ func main() {
 
 // run is the command without the process around it. It returns the exit code.
 func run(ctx context.Context, args []string, lookup func(string) (string, bool), stdout, stderr io.Writer) int {
+	if len(args) == 1 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help") {
+		fmt.Fprint(stdout, usage)
+		return 0
+	}
 	do, ok := parse(args)
 	if !ok {
 		fmt.Fprint(stderr, usage)
@@ -142,11 +146,12 @@ func withDatabase(lookup func(string) (string, bool), do func(*database.DB) (str
 	if err != nil {
 		return "", err
 	}
-	settings, err := app.LoadSettings(lookup, root)
+	config, err := app.LoadDatabase(lookup, root)
 	if err != nil {
 		return "", err
 	}
-	db, err := database.Open(database.Config{URL: settings.DatabaseURL, AuthToken: settings.AuthToken, Deadline: callDeadline})
+	config.Deadline = callDeadline
+	db, err := database.Open(config)
 	if err != nil {
 		return "", err
 	}

@@ -47,7 +47,7 @@ func migrate(t *testing.T, url string, args ...string) (code int, stdout, stderr
 	return code, out.String(), problems.String()
 }
 
-// C06, C07: on the embedded file, on a Hrana server, and on the real Turso server.
+// Cases C06, C07: on the embedded file, on a Hrana server, and on the real Turso server.
 func TestUpTwiceDownTwiceAndUp(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) string{
 		"embedded file": func(*testing.T) string { return "" },
@@ -88,6 +88,9 @@ func TestWhatCannotBeDoneHasACodeAndASentence(t *testing.T) {
 			t.Errorf("%q: got code %d, %q, %q; want %d and the usage", args, code, stdout, stderr, exitUsage)
 		}
 	}
+	if code, stdout, stderr := migrate(t, "", "-h"); code != 0 || !strings.HasPrefix(stdout, "usage:") || stderr != "" {
+		t.Errorf("-h: got code %d, %q, %q; want 0 and the usage", code, stdout, stderr)
+	}
 	if code, _, stderr := migrate(t, "libsql://db.example.org?authToken=s3cr3t", "up"); code != exitFailed || !strings.Contains(stderr, "TURSO_DATABASE_URL") || strings.Contains(stderr, "s3cr3t") {
 		t.Errorf("wrong URL: got code %d, %q", code, stderr)
 	}
@@ -101,6 +104,21 @@ func TestWhatCannotBeDoneHasACodeAndASentence(t *testing.T) {
 		if code, stdout, stderr := migrate(t, server.URL, command); code != exitFailed || stdout != "" || !strings.Contains(stderr, "503") {
 			t.Errorf("%s on a failing server: got code %d, %q, %q", command, code, stdout, stderr)
 		}
+	}
+}
+
+func TestOnlyTheDatabasesSettingsAreRead(t *testing.T) {
+	root := project(t)
+	var out, problems bytes.Buffer
+	lookup := func(name string) (string, bool) {
+		value, found := map[string]string{"DEMO": "maybe", "STORE_DEADLINE": "soon"}[name]
+		return value, found
+	}
+	if code := run(t.Context(), []string{"up"}, lookup, &out, &problems); code != 0 {
+		t.Errorf("got code %d, %q", code, problems.String())
+	}
+	if _, err := os.Stat(filepath.Join(root, ".data", "secret")); err == nil {
+		t.Error("a secret was made")
 	}
 }
 
@@ -178,7 +196,7 @@ UNION ALL SELECT 'locked' FROM schema_lock`)
 	return all
 }
 
-// C02: two processes at once on an empty database, twenty times.
+// Case C02: two processes at once on an empty database, twenty times.
 func TestTwoProcessesAtOnceMigrateOnce(t *testing.T) {
 	const rounds = 20
 	twice := func(t *testing.T, url, dir string) {

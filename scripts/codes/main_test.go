@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/weirlimits/weir/lib/app"
+	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/migration"
+)
+
+// project makes a folder that looks like the project's, and the working directory.
+func project(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(root, "api"), 0o755), os.WriteFile(filepath.Join(root, "vercel.json"), []byte("{}"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(root)
+	return root
+}
+
+// topUp runs the command in this process.
+func topUp(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, problems bytes.Buffer
+	lookup := func(name string) (string, bool) {
+		value, found := env[name]
+		return value, found
+	}
+	code = run(t.Context(), args, lookup, &out, &problems)
+	return code, out.String(), problems.String()
+}
+
+func TestThePoolIsToppedUpOnceWithTheDatabasesSettingsAlone(t *testing.T) {
+	root := project(t)
+	db, err := database.Open(database.Config{URL: app.LocalDatabaseURL(root)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := migration.Up(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		code, stdout, stderr := topUp(t, map[string]string{"DEMO": "maybe", "RATE_LIMIT_SECRET": "short"}, "7")
+		if code != 0 || stdout != "the pool holds at least 7 codes that are not used\n" || stderr != "" {
+			t.Errorf("got code %d, %q, %q", code, stdout, stderr)
+		}
+	}
+	var n int
+	if err := db.QueryRow(`SELECT count(*) FROM invite_codes`).Scan(&n); err != nil || n != 7 {
+		t.Errorf("%d codes (%v), want 7", n, err)
+	}
+	if _, err := os.Stat(filepath.Join(root, ".data", "secret")); err == nil {
+		t.Error("a secret was made")
+	}
+}
+
+func TestADatabaseThatIsNotMigratedIsAnsweredWithTheCommandThatMendsIt(t *testing.T) {
+	project(t)
+	code, stdout, stderr := topUp(t, nil, "7")
+	if code != exitFailed || stdout != "" || !strings.Contains(stderr, "go run ./scripts/migrate up") || strings.Count(stderr, "codes: ") != 1 {
+		t.Errorf("got code %d, %q, %q", code, stdout, stderr)
+	}
+}
+
+func TestWrongUsageHasACodeOfItsOwnAndHelpHasNone(t *testing.T) {
+	project(t)
+	for _, args := range [][]string{nil, {"1", "2"}, {"x"}, {"-1"}, {"10001"}, {"1e2"}, {""}} {
+		if code, stdout, stderr := topUp(t, nil, args...); code != exitUsage || stdout != "" || !strings.Contains(stderr, "0 to 10000") {
+			t.Errorf("%q: got code %d, %q, %q; want %d and what is allowed", args, code, stdout, stderr, exitUsage)
+		}
+	}
+	for _, help := range []string{"-h", "-help", "--help"} {
+		if code, stdout, stderr := topUp(t, nil, help); code != 0 || !strings.HasPrefix(stdout, "usage:") || stderr != "" {
+			t.Errorf("%s: got code %d, %q, %q; want 0 and the usage", help, code, stdout, stderr)
+		}
+	}
+	if code, _, stderr := topUp(t, map[string]string{"TURSO_DATABASE_URL": "libsql://db.example.org?authToken=s3cr3t"}, "1"); code != exitFailed || !strings.Contains(stderr, "TURSO_DATABASE_URL") || strings.Contains(stderr, "s3cr3t") {
+		t.Errorf("wrong URL: got code %d, %q", code, stderr)
+	}
+}
