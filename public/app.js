@@ -24,9 +24,9 @@ const actions = {
   'sign-in': {
     request: ({ username, password }) => post('/api/sign-in', { username, password }),
     tell: ({ username, role }) => `You are signed in as ${username} (${role}).`,
-    follow: (account) => {
+    follow: (account, panel) => {
       fill('sign-in-password', '');
-      showSession(account);
+      showSession(account, panel);
     },
   },
   'demo-sign-in': {
@@ -42,13 +42,16 @@ const actions = {
   'sign-out': {
     request: () => ({ method: 'DELETE', path: '/api/sign-in' }),
     tell: () => 'You are signed out.',
-    follow: () => showSession(null),
+    follow: (_, panel) => showSession(null, panel),
   },
   'check-name': {
     request: ({ name }) => get('/api/usernames', { name }),
     tell: ({ name, free }) => `The name ${name} is ${free ? 'free' : 'taken'}.`,
   },
 };
+
+// A limit that counts what is in a field refuses that alone: with something else in the field there is no wait.
+const limitedFields = { 'failed-sign-ins': 'username' };
 
 const shownHeaders = ['Retry-After', 'RateLimit-Policy', 'RateLimit'];
 
@@ -71,23 +74,26 @@ async function onSubmit(event) {
   }
   const action = actions[form.dataset.action];
   const label = event.submitter?.textContent ?? form.dataset.action;
-  const request = action.request(Object.fromEntries(new FormData(form, event.submitter)));
+  const values = Object.fromEntries(new FormData(form, event.submitter));
+  const request = action.request(values);
+  const panel = panelOf(form);
 
   clearErrors(form);
   showWait(form, '', '');
   setPaused(form, true);
-  panelOf(form).dataset.state = 'busy';
+  panel.dataset.state = 'busy';
+  panel.dataset.action = form.dataset.action;
   const answer = await send(request);
   setPaused(form, false);
 
   const sentence = tell(action, answer);
-  showAnswer(panelOf(form), request, answer, sentence);
-  if (answer.ok) action.follow?.(answer.body ?? {});
-  if (answer.status === 401 && form.dataset.action === 'who-am-i') showSession(null);
+  showAnswer(panel, request, answer, sentence);
+  if (answer.ok) action.follow?.(answer.body ?? {}, panel);
+  if (answer.status === 401 && form.dataset.action === 'who-am-i') showSession(null, panel);
   if (event.submitter?.id === 'header-sign-out' && answer.ok) document.getElementById('session-state').focus();
   showFieldError(form, answer.body, sentence);
-  announce(answer.waitSeconds ? `${sentence} ${waitText(answer.waitSeconds)}` : sentence);
-  if (answer.waitSeconds) holdBack(form, label, answer.waitSeconds);
+  if (answer.waitSeconds) holdBack(form, label, answer, values);
+  announce([sentence, form.querySelector('.wait').textContent].filter(Boolean).join(' '));
 }
 
 // Requests
@@ -189,10 +195,19 @@ function showAnswer(panel, request, answer, sentence) {
   panel.dataset.state = answer.ok ? 'ok' : 'stopped';
   panel.querySelector('.status').textContent = answer.status ? `Status ${answer.status}` : 'No answer';
   panel.querySelector('.sentence').textContent = sentence;
+  panel.querySelector('.sentence').style.minHeight = '';
   panel.querySelector('.limits').replaceChildren(...answer.limits.map(limitRow));
   panel.querySelector('details').hidden = answer.status === 0;
   panel.querySelector('.raw-head').textContent = rawHead(request, answer);
   panel.querySelector('.raw-body').textContent = rawBody(answer);
+}
+
+// outdate says instead of the sentence why it no longer holds, in the room that the sentence had.
+function outdate(panel, reason) {
+  const sentence = panel.querySelector('.sentence');
+  sentence.style.minHeight = `${sentence.offsetHeight}px`;
+  sentence.textContent = reason;
+  panel.dataset.state = 'past';
 }
 
 function limitRow({ name, quota, windowSeconds, remaining, resetSeconds }) {
@@ -207,8 +222,9 @@ function limitRow({ name, quota, windowSeconds, remaining, resetSeconds }) {
   const rate = windowSeconds > 0 ? `${quota} per ${windowText(windowSeconds)}` : '';
   more.textContent = rate;
   if (resetSeconds > 0) {
-    countDown(row, resetSeconds, (left) => {
-      more.textContent = [rate, left > 0 ? `more in ${durationText(left)}` : 'more by now'].filter(Boolean).join(', ');
+    countDown(row, () => resetSeconds, (left) => {
+      more.textContent = [rate, left > 0 ? `renewed in ${durationText(left)}` : 'renewed since this answer'].filter(Boolean).join(', ');
+      if (left === 0) row.dataset.state = 'past';
     });
   }
   return row;
@@ -227,32 +243,50 @@ function rawBody({ text, body }) {
 // Waiting
 
 // holdBack keeps the form's buttons focusable: a button that vanishes from the keyboard mid-use loses the reader's place.
-function holdBack(form, label, seconds) {
+function holdBack(form, label, { waitSeconds, body }, values) {
+  const refused = body?.['violated-policies'] ?? [];
+  const field = refused.length === 1 ? limitedFields[refused[0]] : undefined;
+  const input = field && form.elements.namedItem(field);
+  const isOther = () => Boolean(input) && input.value !== values[field];
+  const exception = input ? `, at once for another ${input.labels[0].textContent.toLowerCase()}` : '';
+
   setPaused(form, true);
-  countDown(form, seconds, (left) => {
+  countDown(form, () => (isOther() ? 0 : waitSeconds), (left) => {
     if (left > 0) {
-      showWait(form, 'waiting', waitText(left));
+      showWait(form, 'waiting', `Works again in ${durationText(left)}${exception}.`);
       return;
     }
     setPaused(form, false);
+    if (isOther()) {
+      showWait(form, '', '');
+      return;
+    }
     showWait(form, 'over', 'Works again now.');
+    const panel = panelOf(form);
+    if (panel.dataset.action === form.dataset.action) outdate(panel, 'The wait is over: you can try again.');
     announce(`${label}: works again now.`);
   });
 }
 
 // countDown calls show with the whole seconds left, at once and at each change down to 0, while element is on the page.
-// It goes by the clock, not by ticks, because browsers slow the timers of hidden pages.
+// It goes by the clock, not by ticks, because browsers slow the timers of hidden pages. What is typed into element may
+// change the seconds, which count from the start.
 function countDown(element, seconds, show) {
-  const end = Date.now() + seconds * 1000;
-  let shown = seconds;
-  show(seconds);
-  const timer = setInterval(() => {
-    const left = Math.max(0, Math.ceil((end - Date.now()) / 1000));
-    if (left === 0 || !element.isConnected) clearInterval(timer);
+  const start = Date.now();
+  let shown = seconds();
+  show(shown);
+  const update = () => {
+    const left = Math.max(0, Math.ceil(seconds() - (Date.now() - start) / 1000));
+    if (left === 0 || !element.isConnected) {
+      clearInterval(timer);
+      element.removeEventListener('input', update);
+    }
     if (left === shown || !element.isConnected) return;
     shown = left;
     show(left);
-  }, 200);
+  };
+  const timer = setInterval(update, 200);
+  element.addEventListener('input', update);
 }
 
 function isPaused(form) {
@@ -270,10 +304,6 @@ function showWait(form, state, text) {
   const line = form.querySelector('.wait');
   line.dataset.state = state;
   line.textContent = text;
-}
-
-function waitText(seconds) {
-  return `Works again in ${durationText(seconds)}.`;
 }
 
 // Fields
@@ -327,7 +357,7 @@ function setError(input, sentence) {
 function fill(id, value) {
   const input = document.getElementById(id);
   input.value = value ?? '';
-  setError(input, '');
+  input.dispatchEvent(new Event('input', { bubbles: true }));
 }
 
 // Session
@@ -342,9 +372,17 @@ async function loadSession() {
   else document.getElementById('session-state').textContent = 'Session unknown';
 }
 
-function showSession(account) {
+// showSession tells whose session it is, as an answer in teller said. What other answers said of another is outdated.
+function showSession(account, teller) {
   sessionKnown = true;
-  document.getElementById('session-state').textContent = account ? `${account.username} (${account.role})` : 'Not signed in';
+  const state = document.getElementById('session-state');
+  const text = account ? `${account.username} (${account.role})` : 'Not signed in';
+  if (state.textContent !== text) {
+    for (const panel of document.querySelectorAll(':is(#session, #sign-in, #demo-sign-in) .answer[data-state="ok"], #session .answer[data-state="stopped"]')) {
+      if (panel !== teller) outdate(panel, 'The session has changed since this answer.');
+    }
+  }
+  state.textContent = text;
   document.getElementById('header-sign-out').hidden = !account;
   document.getElementById('header-sign-in').hidden = Boolean(account);
 }
