@@ -14,10 +14,15 @@ import (
 // testTimeout bounds one package's tests. The slowest take about a minute on two cores.
 const testTimeout = "5m"
 
-// slowUnderRace are the packages whose tests mostly wait for other programs, where the race detector would find nothing.
+// slowUnderRace are the packages whose tests mostly wait for other programs, where the race detector would find nothing, and
+// sqlstore, whose proofs would take ten times as long on an SQLite that is compiled to Go.
 var slowUnderRace = []string{
-	"/api", "/scripts", "/lib/testkit/vercel", "/lib/testkit/turso",
+	"/api", "/scripts", "/lib/ratelimit/sqlstore", "/lib/testkit/vercel", "/lib/testkit/turso",
 }
+
+// racedInSqlstore are the tests in which sqlstore's own memory is shared between goroutines. The suite of all stores runs under
+// the race detector on the store in memory.
+const racedInSqlstore = "TestStoreInAFile/at_once|TestDecisionsSweep|TestTheDatabasesClock"
 
 // raceTests runs the tests of the packages that share memory between goroutines under the race detector, which needs cgo.
 func (c *check) raceTests() error {
@@ -31,7 +36,10 @@ func (c *check) raceTests() error {
 		}
 		return skip(reason + ": the tests ran without the race detector")
 	}
-	return c.goTest(append([]string{"-race"}, raced...)...)
+	if err := c.goTest(append([]string{"-race"}, raced...)...); err != nil {
+		return err
+	}
+	return c.goTest("-race", "-run", racedInSqlstore, "./lib/ratelimit/sqlstore")
 }
 
 // tests runs the other packages' tests.
