@@ -9,7 +9,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/ratelimit"
@@ -19,12 +22,22 @@ import (
 	"github.com/weirlimits/weir/lib/testkit/turso"
 )
 
-// urlOfParent tells a copy of this test program that it is one of many processes, and which database they share.
-const urlOfParent = "WEIR_TEST_SHARED_DATABASE"
+// urlOfParent tells a copy of this test program that it is one of many processes, and which database they share; workOfParent
+// tells what it is to do.
+const (
+	urlOfParent  = "WEIR_TEST_SHARED_DATABASE"
+	workOfParent = "WEIR_TEST_WORK"
+)
+
+// works are what the processes do, by name. Each returns the line that it says at the end.
+var works = map[string]func(*ratelimit.Limiter) (string, error){
+	"once":  decideOnce,
+	"mixed": decideMixed,
+}
 
 func TestMain(m *testing.M) {
 	if url := os.Getenv(urlOfParent); url != "" {
-		if err := decideWhenTold(url); err != nil {
+		if err := workWhenTold(url); err != nil {
 			fmt.Println("failed:", err)
 			os.Exit(1)
 		}
@@ -36,14 +49,15 @@ func TestMain(m *testing.M) {
 // shared is a policy whose window no test can straddle.
 var shared = ratelimit.Policy{Name: "shared", Algorithm: ratelimit.FixedWindow, Limit: 10, Window: ratelimit.MaxWindow}
 
-// decideWhenTold is what each of the processes does: it opens everything, says that it is ready, and takes one decision
-// when its standard input ends.
-func decideWhenTold(url string) error {
-	db, err := database.Open(database.Config{URL: url})
+// workWhenTold is what each of the processes does: it opens everything, says that it is ready, and begins when its standard
+// input ends.
+func workWhenTold(url string) error {
+	db, err := database.Open(database.Config{URL: url, Deadline: 20 * time.Second})
 	if err != nil {
 		return err
 	}
-	limiter, err := ratelimit.New(sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults}), storetest.Secret, ratelimit.Config{})
+	store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults, Deadline: 20 * time.Second})
+	limiter, err := ratelimit.New(store, storetest.Secret, ratelimit.Config{})
 	if err != nil {
 		return err
 	}
@@ -51,12 +65,60 @@ func decideWhenTold(url string) error {
 	if _, err := io.ReadAll(os.Stdin); err != nil {
 		return err
 	}
-	decision, err := limiter.Decide(context.Background(), shared.Charge("someone"))
+	said, err := works[os.Getenv(workOfParent)](limiter)
 	if err != nil {
 		return err
 	}
-	fmt.Println(map[bool]string{true: "allowed", false: "refused"}[decision.Allowed])
+	fmt.Println(said)
 	return nil
+}
+
+func decideOnce(limiter *ratelimit.Limiter) (string, error) {
+	decision, err := limiter.Decide(context.Background(), shared.Charge("someone"))
+	return map[bool]string{true: "allowed", false: "refused"}[decision.Allowed], err
+}
+
+// Three limits of different algorithms, none of which gains anything while a test runs.
+var (
+	attempts = ratelimit.Policy{Name: "attempts", Algorithm: ratelimit.FixedWindow, Limit: 10_000, Window: ratelimit.MaxWindow, Count: ratelimit.EveryAttempt}
+	account  = ratelimit.Policy{Name: "account", Algorithm: ratelimit.SlidingLog, Limit: 30, Window: 24 * time.Hour}
+	all      = ratelimit.Policy{Name: "all", Algorithm: ratelimit.TokenBucket, Limit: 1, Window: 24 * time.Hour, Burst: 50}
+)
+
+const (
+	mixedProcesses = 4
+	mixedWorkers   = 16 // in each process
+	mixedEach      = 6  // decisions of each worker
+)
+
+// decideMixed says how many decisions were admitted for each of two accounts.
+func decideMixed(limiter *ratelimit.Limiter) (string, error) {
+	var admitted [2]atomic.Int64
+	failed := make(chan error, mixedWorkers)
+	var group sync.WaitGroup
+	for worker := range mixedWorkers {
+		group.Go(func() {
+			for range mixedEach {
+				who := worker % 2
+				decision, err := limiter.Decide(context.Background(),
+					attempts.Charge("everyone"), account.Charge(fmt.Sprint(who)), all.Charge("everyone"))
+				if err != nil {
+					failed <- err
+					return
+				}
+				if decision.Allowed {
+					admitted[who].Add(1)
+				}
+			}
+		})
+	}
+	group.Wait()
+	select {
+	case err := <-failed:
+		return "", err
+	default:
+		return fmt.Sprint(admitted[0].Load(), admitted[1].Load()), nil
+	}
 }
 
 // Rows B1, B3; cases A01, A02.
@@ -71,17 +133,18 @@ func TestTwentyProcessesAtALimitOfTenAdmitTenAndAuditOneRefusal(t *testing.T) {
 	})
 }
 
-func twentyProcesses(t *testing.T, url string, db *database.DB) {
-	const processes = 20
+// inProcesses has so many processes do a work at once and returns what each said.
+func inProcesses(t *testing.T, processes int, url, work string) (said []string) {
+	t.Helper()
 	type process struct {
 		command *exec.Cmd
 		start   io.WriteCloser
 		output  *bufio.Reader
 	}
-	var all []process
+	var running []process
 	for range processes {
 		command := exec.Command(os.Args[0])
-		command.Env = append(os.Environ(), urlOfParent+"="+url)
+		command.Env = append(os.Environ(), urlOfParent+"="+url, workOfParent+"="+work)
 		command.Stderr = os.Stderr
 		start, err := command.StdinPipe()
 		if err != nil {
@@ -95,23 +158,30 @@ func twentyProcesses(t *testing.T, url string, db *database.DB) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { command.Process.Kill() })
-		all = append(all, process{command, start, bufio.NewReader(output)})
+		running = append(running, process{command, start, bufio.NewReader(output)})
 	}
-	for _, p := range all {
+	for _, p := range running {
 		if line, err := p.output.ReadString('\n'); line != "ready\n" {
 			t.Fatalf("a process says %q, %v", line, err)
 		}
 	}
-	for _, p := range all {
+	for _, p := range running {
 		p.start.Close()
 	}
-	answers := map[string]int{}
-	for _, p := range all {
+	for _, p := range running {
 		answer, _ := io.ReadAll(p.output)
-		answers[strings.TrimSpace(string(answer))]++
+		said = append(said, strings.TrimSpace(string(answer)))
 		if err := p.command.Wait(); err != nil {
 			t.Error(err)
 		}
+	}
+	return said
+}
+
+func twentyProcesses(t *testing.T, url string, db *database.DB) {
+	answers := map[string]int{}
+	for _, answer := range inProcesses(t, 20, url, "once") {
+		answers[answer]++
 	}
 	if answers["allowed"] != 10 || answers["refused"] != 10 {
 		t.Errorf("answers %v, want 10 of each", answers)
@@ -121,5 +191,58 @@ func twentyProcesses(t *testing.T, url string, db *database.DB) {
 	}
 	if n := number(t, db.DB, "SELECT count(*) FROM rate_limits"); n != 1 {
 		t.Errorf("%d counter rows, want 1", n)
+	}
+}
+
+// Row E1: what is charged is what was admitted, but for the limit that counts every attempt.
+func TestFourProcessesOverThreeAlgorithmsChargeExactlyWhatTheyAdmit(t *testing.T) {
+	t.Run("on one file", func(t *testing.T) {
+		url := "file:" + filepath.Join(t.TempDir(), "weir.db")
+		mixedInProcesses(t, url, databases.Open(t, url))
+	})
+	t.Run("on the Turso server", func(t *testing.T) {
+		url := turso.Start(t).URL
+		mixedInProcesses(t, url, databases.Open(t, url))
+	})
+}
+
+func mixedInProcesses(t *testing.T, url string, db *database.DB) {
+	var admitted [2]int64
+	for _, said := range inProcesses(t, mixedProcesses, url, "mixed") {
+		var first, second int64
+		if _, err := fmt.Sscan(said, &first, &second); err != nil {
+			t.Fatalf("a process says %q", said)
+		}
+		admitted[0] += first
+		admitted[1] += second
+	}
+	limiter, err := ratelimit.New(sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults}), storetest.Secret, ratelimit.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := limiter.Peek(t.Context(), attempts.Charge("everyone"), account.Charge("0"), account.Charge("1"), all.Charge("everyone"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum := admitted[0] + admitted[1]; sum != all.Burst || left.Limits[3].Remaining != 0 {
+		t.Errorf("%d admitted and %d left of the %d that all share", sum, left.Limits[3].Remaining, all.Burst)
+	}
+	for who := range admitted {
+		if charged := account.Limit - left.Limits[1+who].Remaining; charged != admitted[who] {
+			t.Errorf("account %d: %d charged, %d admitted", who, charged, admitted[who])
+		}
+	}
+	if made, counted := int64(mixedProcesses*mixedWorkers*mixedEach), attempts.Limit-left.Limits[0].Remaining; counted != made {
+		t.Errorf("%d attempts counted, %d made", counted, made)
+	}
+	seen := map[int64]bool{}
+	for _, audit := range audits(t, db.DB) {
+		if seen[audit.Key] {
+			t.Errorf("two audit rows for one key and window: %+v", audit)
+		}
+		seen[audit.Key] = true
+	}
+	if len(seen) == 0 {
+		t.Error("no refusal was audited")
 	}
 }
