@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -735,5 +736,39 @@ func TestALockedDatabaseIsAnOutageWithinTheDeadline(t *testing.T) {
 	group.Wait()
 	if took := time.Since(begun); took > 5*time.Second { // 40 requests, 8 at a time, would take 1.5 s at the least if each waited
 		t.Fatalf("40 requests took %v with a deadline of 300 ms", took)
+	}
+}
+
+// Row F6: the fields of a request's line are those that README's table lists, and no others.
+func TestTheLogHasTheFieldsThatTheReadmeLists(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	for range 11 {
+		w.send("203.0.113.9", "POST", "/api/sign-in", "{")
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(w.log.String()) {
+		var fields map[string]any
+		if err := json.Unmarshal([]byte(line), &fields); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if fields["version"] != app.Version {
+			t.Errorf("a line without the version: %s", line)
+		}
+		for name := range fields {
+			seen[name] = true
+		}
+	}
+	want := []string{"durationMicros", "level", "method", "msg", "route", "status", "time", "version", "violatedPolicies"}
+	if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, want) {
+		t.Errorf("fields %v, want %v", got, want)
+	}
+	for _, name := range want {
+		if !strings.Contains(string(readme), "`"+name+"`") {
+			t.Errorf("README doesn't list %s", name)
+		}
 	}
 }

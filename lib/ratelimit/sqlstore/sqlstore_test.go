@@ -75,9 +75,13 @@ func TestStoreOverHrana(t *testing.T) {
 	})
 }
 
-func TestStoreOnTurso(t *testing.T) {
+func TestStoreOnTurso(t *testing.T) { onServer(t, databases.Turso) }
+
+func TestStoreOnLibSQL(t *testing.T) { onServer(t, databases.LibSQL) }
+
+func onServer(t *testing.T, database func(testing.TB) *database.DB) {
 	open := func(t *testing.T, now func() time.Time) storetest.Harness {
-		h := harness(t, databases.Turso(t), now)
+		h := harness(t, database(t), now)
 		h.Streams = 5
 		return h
 	}

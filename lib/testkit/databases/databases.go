@@ -1,5 +1,5 @@
-// Package databases opens migrated databases for tests: the embedded file, a Hrana server with SQLite behind it, and the
-// real Turso server.
+// Package databases opens migrated databases for tests: the embedded file, a Hrana server with SQLite behind it, the real
+// Turso server, and the libSQL engine.
 package databases
 
 import (
@@ -48,9 +48,16 @@ func Turso(t testing.TB) *database.DB {
 	return Open(t, turso.Start(t).URL)
 }
 
+// LibSQL opens a new database of the libSQL engine. Where it is missing it does what turso.Require does.
+func LibSQL(t testing.TB) *database.DB {
+	t.Helper()
+	return Open(t, turso.StartLibSQL(t).URL)
+}
+
 // Each runs a test on a new database of each kind.
 func Each(t *testing.T, test func(t *testing.T, db *database.DB)) {
 	t.Run("file", func(t *testing.T) { test(t, File(t)) })
 	t.Run("hrana", func(t *testing.T) { test(t, Hrana(t)) })
 	t.Run("turso", func(t *testing.T) { test(t, Turso(t)) })
+	t.Run("libsql", func(t *testing.T) { test(t, LibSQL(t)) })
 }

@@ -1,10 +1,11 @@
 //go:build unix
 
-// Package turso runs the real Turso server from the npm package turso, for tests that must hold on what is in service.
+// Package turso runs the two engines that Turso has in service, for tests that must hold on both: the Turso engine, by its real
+// server from the npm package turso, and libSQL, by the npm package libsql behind a small server of our own.
 //
-// The server shares one connection among all its clients: single statements are exact, but an open transaction of one client
-// leaks into the others. It answers execute and batch, returns no batons, and a few statements end its process; Start's
-// caller learns of that from Server.Output.
+// Each server shares one connection among all its clients: single statements are exact, but an open transaction of one client
+// leaks into the others. It answers execute and batch, returns no batons, and a few statements end the Turso server's
+// process; Start's caller learns of that from Server.Output.
 package turso
 
 import (
@@ -29,7 +30,7 @@ const startTimeout = 30 * time.Second
 // attempts bounds the starts: each fails only when another program takes the free port first.
 const attempts = 3
 
-// Server is a running Turso server with a database of its own.
+// Server is a running server with a database of its own.
 type Server struct {
 	URL string // http://127.0.0.1:port
 
@@ -47,8 +48,8 @@ func Require(t testing.TB) {
 	}
 }
 
-// Start starts a server with an empty database and stops it when the test ends. Where its program is missing, it does what
-// Require does.
+// Start starts a Turso server with an empty database and stops it when the test ends. Where its program is missing, it does
+// what Require does.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	Require(t)
@@ -56,9 +57,35 @@ func Start(t testing.TB) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serve(t, func(addr, file string) *exec.Cmd {
+		return exec.Command(bin, "--sync-server", addr, file, "-q")
+	})
+}
+
+// StartLibSQL does the same with the libSQL engine.
+func StartLibSQL(t testing.TB) *Server {
+	t.Helper()
+	Require(t)
+	root, err := repo.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := exec.LookPath("node")
+	if err != nil {
+		child.SkipUnlessCI(t, "turso: no Node to run the libSQL engine in")
+	}
+	return serve(t, func(addr, file string) *exec.Cmd {
+		_, port, _ := strings.Cut(addr, ":")
+		return exec.Command(node, filepath.Join(root, "scripts", "_tools", "libsql-server.mjs"), port, file)
+	})
+}
+
+func serve(t testing.TB, command func(addr, file string) *exec.Cmd) *Server {
+	t.Helper()
+	var err error
 	for range attempts {
 		addr := child.FreeAddr(t)
-		cmd := exec.Command(bin, "--sync-server", addr, filepath.Join(t.TempDir(), "turso.db"), "-q")
+		cmd := command(addr, filepath.Join(t.TempDir(), "turso.db"))
 		cmd.Env = []string{"HOME=" + t.TempDir()}
 		s := &Server{URL: "http://" + addr, process: child.Start(t, cmd)}
 		ctx, cancel := context.WithTimeout(t.Context(), startTimeout)

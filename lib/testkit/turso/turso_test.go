@@ -13,7 +13,11 @@ import (
 )
 
 func TestTheServerKeepsWhatOneClientWritesForTheNext(t *testing.T) {
-	s := turso.Start(t)
+	t.Run("Turso", func(t *testing.T) { keeps(t, turso.Start(t)) })
+	t.Run("libSQL", func(t *testing.T) { keeps(t, turso.StartLibSQL(t)) })
+}
+
+func keeps(t *testing.T, s *turso.Server) {
 	for i, text := range []string{`CREATE TABLE c (n INTEGER) STRICT`, `INSERT INTO c VALUES (7)`} {
 		db, err := sql.Open("libsql", s.URL)
 		if err != nil {
