@@ -8,7 +8,7 @@ CREATE TABLE rate_limits (
   behind_micros  INTEGER NOT NULL, -- how far the key's time lies before it: 0 unless the clock stepped back
   passed_micros  INTEGER NOT NULL, -- up to where time before high_micros has been passed again; 0 for never
   epoch          INTEGER NOT NULL, -- how often the key's time was moved or the key reset: charges of another epoch are gone
-  sequence       INTEGER NOT NULL, -- how often the state was written: of a subject's two keys, the higher has the newer state
+  sequence       INTEGER NOT NULL, -- how often the state was written: tells the newer of a subject's two states of one time
   used           INTEGER NOT NULL, -- units that stood just after the last write
   rest           INTEGER NOT NULL, -- the algorithm's second number
   log            BLOB,             -- the sliding log's times, 8 bytes each, oldest first, counted from rest

@@ -21,7 +21,8 @@ type Audit struct {
 const refusalAction Action = "refusal"
 
 // MemoryStore is a Store in the memory of one process: exact within it and unknown to any other. It is meant for tests
-// and for programs that run as one process. It keeps keys until they are swept. It may be used by many goroutines.
+// and for programs that run as one process. It keeps keys until they are
+// swept, and the numbers of reservations given back for good. It may be used by many goroutines.
 type MemoryStore struct {
 	now func() time.Time
 
@@ -105,7 +106,8 @@ func (m *MemoryStore) newest(entry Entry) State {
 
 // home is the key that a subject's newest state lies under.
 func (m *MemoryStore) home(key, other int64, rotating bool) int64 {
-	if rotating && m.states[other].Sequence > m.states[key].Sequence {
+	a, b := m.states[key], m.states[other]
+	if rotating && (b.HighMicros > a.HighMicros || b.HighMicros == a.HighMicros && b.Sequence > a.Sequence) {
 		return other
 	}
 	return key

@@ -20,7 +20,7 @@ type State struct {
 	BehindMicros  int64     // how far the key's time lies before HighMicros: 0 unless the clock stepped back
 	PassedMicros  int64     // up to where time before HighMicros has been passed again; 0 for never
 	Epoch         int64     // how often the key's time was moved or an operator reset the key: charges of another epoch are gone
-	Sequence      int64     // how often the state was written: the higher is the newer of two states of one subject
+	Sequence      int64     // how often the state was written: the higher is the newer of two states of one subject and one HighMicros
 	Used          int64     // units that stood just after the last write
 	Rest          int64     // SlidingWindow: units of the previous window. Buckets: beyond Used, in Window-milliseconds
 	Log           []int64   // SlidingLog: the time of each unit, oldest first, as of the last write
@@ -385,7 +385,8 @@ func (p Policy) lifeMicros() int64 {
 	return life
 }
 
-// expiresMicros is the time from which on a state can refuse nothing: it may be swept.
+// expiresMicros is the time from which on a state can refuse nothing under the policy that wrote it: it may be swept. A policy
+// whose window is lengthened, or whose rate is lowered, afterwards may find it gone.
 func (p Policy) expiresMicros(s State) int64 {
 	window := p.Window.Microseconds()
 	var expires int64
@@ -395,7 +396,8 @@ func (p Policy) expiresMicros(s State) int64 {
 	case SlidingLog:
 		expires = s.HighMicros + window
 	default:
-		expires = s.HighMicros + max(window, (p.Capacity()*p.Window.Milliseconds()/p.Limit+1)*1000)
+		debt := min(s.Used, maxProduct/p.Window.Milliseconds())*p.Window.Milliseconds() + s.Rest
+		expires = s.HighMicros + max(window, min(debt/p.Limit+1, 900_000_000_000_000)*1000)
 	}
 	return max(expires, s.UntilMicros)
 }

@@ -248,7 +248,7 @@ SELECT
   max(until, CASE
     WHEN algorithm <= 2 THEN (min(high, 8000000000000000000) / window + algorithm) * window
     WHEN algorithm = 3 THEN min(high, 8000000000000000000) + window
-    ELSE min(high, 8000000000000000000) + max(window, min(most * ms / per + 1, 900000000000000) * 1000)
+    ELSE min(high, 8000000000000000000) + max(window, min((units + charged * ms) / per + 1, 900000000000000) * 1000)
   END),
   passed,
   epoch,
@@ -281,12 +281,13 @@ RETURNING
 // One secret: a key's state lies under the key.
 const homePlain = `SELECT *, key AS home FROM asked`
 
-// Two secrets: the state that was written last, of those under both keys.
+// Two secrets: the state that was written last, of those under both keys. The time decides before the sequence, since an
+// instance that no longer reads the old key begins a sequence of its own.
 const homeRotating = `
     SELECT
       asked.*,
       CASE
-        WHEN b.key IS NOT NULL AND (a.key IS NULL OR b.sequence > a.sequence) THEN b.key
+        WHEN b.key IS NOT NULL AND (a.key IS NULL OR (b.high_micros, b.sequence) > (a.high_micros, a.sequence)) THEN b.key
         ELSE asked.key
       END AS home
     FROM asked LEFT JOIN rate_limits AS a ON a.key = asked.key LEFT JOIN rate_limits AS b ON b.key = asked.other_key

@@ -83,6 +83,8 @@ func Run(t *testing.T, open Open) {
 		{"a clock that steps back grants nothing and locks nobody out", clockStepsBack},
 		{"a clock that swings grants at most one window more", clockSwings},
 		{"a sweep takes what has expired and nothing else", sweeps},
+		{"a bucket that an operator let run over is not swept while it refuses", exemptBucketStays},
+		{"an instance that reads one secret again shares what it charged with those that still read two", rotationEnds},
 		{"a peek says what a decision would", peekForesees},
 		{"sixteen limits fit one decision", manyLimits},
 		{"20 at once at a limit of 10: 10 pass and one refusal is audited", concurrentExact},
@@ -554,6 +556,55 @@ func sweeps(t *testing.T, s *suite) {
 		if step.at < 24*time.Hour && s.decide(day.ChargeN("someone", 0)).Limits[0].Remaining != 0 {
 			t.Fatalf("at %v the day's limit is forgotten", step.at)
 		}
+	}
+}
+
+func exemptBucketStays(t *testing.T, s *suite) {
+	bucket := ratelimit.Policy{Name: "bucket", Algorithm: ratelimit.TokenBucket, Limit: 10, Window: time.Minute}
+	if err := s.limiter.Operate(context.Background(), ratelimit.Allow, bucket, "someone", Start.Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		s.decide(bucket.ChargeN("someone", 10))
+	}
+	s.clock.At(61 * time.Second)
+	deleted, _, err := s.limiter.Sweep(context.Background())
+	if err != nil || deleted != 0 || s.decide(bucket.Charge("someone")).Allowed {
+		t.Fatalf("%d rows swept, %v, or the bucket admits with 80 still charged above its 10", deleted, err)
+	}
+}
+
+// The old row under the first secret was written more often than the new one, and is older all the same.
+func rotationEnds(t *testing.T, s *suite) {
+	newSecret := []byte("another secret of tests, as long")
+	make := func(secret, other []byte) *ratelimit.Limiter {
+		limiter, err := ratelimit.New(s.Store, secret, ratelimit.Config{OtherSecret: other})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return limiter
+	}
+	policy := fixed("rotated", 10, time.Minute)
+	pass := func(limiter *ratelimit.Limiter) (passed int) {
+		for range 20 {
+			decision, err := limiter.Decide(context.Background(), policy.Charge("someone"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if decision.Allowed {
+				passed++
+			}
+		}
+		return passed
+	}
+	first, second, third := make(Secret, newSecret), make(newSecret, Secret), make(newSecret, nil)
+	for window := range 3 {
+		s.clock.At(time.Duration(window) * time.Minute)
+		pass(first)
+	}
+	s.clock.At(5 * time.Minute)
+	if a, b := pass(third), pass(second); a != 10 || b != 0 {
+		t.Fatalf("%d passed by an instance with the new secret alone, then %d by one with both, want 10 and 0", a, b)
 	}
 }
 
