@@ -4,10 +4,12 @@ CREATE TABLE rate_limits (
   key            INTEGER PRIMARY KEY,
   policy         TEXT    NOT NULL,
   algorithm      INTEGER NOT NULL,
+  window_micros  INTEGER NOT NULL, -- of the policy that the state was written by
+  per            INTEGER NOT NULL, -- its limit
   high_micros    INTEGER NOT NULL, -- the latest time the key has seen; never goes back
   behind_micros  INTEGER NOT NULL, -- how far the key's time lies before it: 0 unless the clock stepped back
   passed_micros  INTEGER NOT NULL, -- up to where time before high_micros has been passed again; 0 for never
-  epoch          INTEGER NOT NULL, -- how often the key's time was moved or the key reset: charges of another epoch are gone
+  epoch          INTEGER NOT NULL, -- how often the key's time or policy changed or it was reset: charges of another epoch are gone
   sequence       INTEGER NOT NULL, -- how often the state was written: tells the newer of a subject's two states of one time
   used           INTEGER NOT NULL, -- units that stood just after the last write
   rest           INTEGER NOT NULL, -- the algorithm's second number
@@ -60,10 +62,10 @@ AFTER INSERT ON rate_limit_audit
 WHEN NEW.action <> 'refusal'
 BEGIN
   INSERT INTO rate_limits (
-    key, policy, algorithm, high_micros, behind_micros, passed_micros, epoch, sequence, used, rest, charged, refused_micros,
-    override, until_micros, expires_micros
+    key, policy, algorithm, window_micros, per, high_micros, behind_micros, passed_micros, epoch, sequence, used, rest, charged,
+    refused_micros, override, until_micros, expires_micros
   )
-  SELECT NEW.home_key, NEW.policy, 1, NEW.at_micros, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NEW.until_micros
+  SELECT NEW.home_key, NEW.policy, 1, 1, 1, NEW.at_micros, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NEW.until_micros
   WHERE NEW.action <> 'reset'
     AND NOT EXISTS (SELECT 1 FROM rate_limits WHERE key = NEW.home_key);
 

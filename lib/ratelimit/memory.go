@@ -186,7 +186,7 @@ func (m *MemoryStore) Operate(ctx context.Context, o Operation) error {
 		if o.Action == Reset {
 			return nil
 		}
-		state = State{Algorithm: FixedWindow, HighMicros: now}
+		state = State{Algorithm: FixedWindow, WindowMicros: 1, Per: 1, HighMicros: now}
 		m.writes++
 	}
 	m.states[home] = state.operated(o)

@@ -16,10 +16,12 @@ import "sort"
 // units that have expired, fewer than stand; they carry over too.
 type State struct {
 	Algorithm     Algorithm // that wrote the state
+	WindowMicros  int64     // of the policy that wrote it
+	Per           int64     // the limit of that policy
 	HighMicros    int64     // the latest time the key has seen; never goes back
 	BehindMicros  int64     // how far the key's time lies before HighMicros: 0 unless the clock stepped back
 	PassedMicros  int64     // up to where time before HighMicros has been passed again; 0 for never
-	Epoch         int64     // how often the key's time was moved or an operator reset the key: charges of another epoch are gone
+	Epoch         int64     // how often the key's time or policy changed or an operator reset it: charges of another epoch are gone
 	Sequence      int64     // how often the state was written: the higher is the newer of two states of one subject and one HighMicros
 	Used          int64     // units that stood just after the last write
 	Rest          int64     // SlidingWindow: units of the previous window. Buckets: beyond Used, in Window-milliseconds
@@ -84,7 +86,7 @@ func (p Policy) bring(s State, nowMicros int64) standing {
 		epoch:      s.Epoch,
 		stepped:    s.HighMicros != 0 && s.BehindMicros == 0 && at < s.HighMicros,
 	}
-	if s.HighMicros != 0 && at != s.HighMicros-s.BehindMicros {
+	if s.HighMicros != 0 && (at != s.HighMicros-s.BehindMicros || p.reshapes(s)) {
 		out.epoch++
 	}
 	switch {
@@ -121,6 +123,12 @@ func (p Policy) bring(s State, nowMicros int64) standing {
 		out.units = max(debt-min((nowMicros-at)/1000, maxProduct/p.Limit)*p.Limit, 0)
 	}
 	return out
+}
+
+// reshapes says whether the policy counts otherwise than the one that wrote a state: how much of an older charge stands then
+// can't be told.
+func (p Policy) reshapes(s State) bool {
+	return s.Algorithm != p.Algorithm || s.WindowMicros != p.Window.Microseconds() || p.bucket() && s.Per != p.Limit
 }
 
 func (p Policy) bucket() bool { return p.Algorithm == TokenBucket || p.Algorithm == LeakyBucket }
@@ -244,6 +252,8 @@ func (p Policy) bucketStep(out *step, cost int64) {
 func (p Policy) after(s State, step step, cost int64) State {
 	next := State{
 		Algorithm:     p.Algorithm,
+		WindowMicros:  p.Window.Microseconds(),
+		Per:           p.Limit,
 		HighMicros:    step.highMicros,
 		BehindMicros:  step.highMicros - step.nowMicros,
 		PassedMicros:  step.passed,

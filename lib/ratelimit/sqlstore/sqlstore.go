@@ -109,7 +109,7 @@ WITH
   held AS MATERIALIZED (
     SELECT
       home.*, clock.now, home.window / 1000 AS ms,
-      a.algorithm AS had, a.high_micros AS high, a.behind_micros AS behind, a.passed_micros AS passed, a.epoch,
+      a.algorithm AS had, a.window_micros AS had_window, a.per AS had_per, a.high_micros AS high, a.behind_micros AS behind, a.passed_micros AS passed, a.epoch,
       a.sequence, a.used, a.rest, a.log, a.refused_micros AS refused, a.override, a.until_micros AS until
     FROM home CROSS JOIN clock LEFT JOIN rate_limits AS a ON a.key = home.home
   ),
@@ -130,7 +130,9 @@ WITH
       max(now, at) AS now,
       max(coalesce(high, 0), now) AS high,
       CASE WHEN max(now, at) < high THEN max(now, at) WHEN behind > 0 THEN high ELSE coalesce(passed, 0) END AS passed,
-      coalesce(epoch + (at <> written), 0) AS epoch,
+      coalesce(epoch + (
+        at <> written OR had <> algorithm OR had_window <> window OR algorithm >= 4 AND had_per <> per
+      ), 0) AS epoch,
       coalesce(sequence, 0) + 1 AS sequence,
       coalesce(behind = 0 AND at < high, 0) AS stepped,
       coalesce(refused, 0) AS refused,
@@ -225,13 +227,15 @@ WITH
     WHERE cost > 0 AND CASE WHEN fits THEN allowed OR every_attempt ELSE first OR stepped END
   )
 INSERT INTO rate_limits (
-  key, policy, algorithm, high_micros, behind_micros, used, rest, log, charged, refused_micros, expires_micros,
+  key, policy, algorithm, window_micros, per, high_micros, behind_micros, used, rest, log, charged, refused_micros, expires_micros,
   passed_micros, epoch, sequence, override, until_micros
 )
 SELECT
   key,
   policy,
   algorithm,
+  window,
+  per,
   high,
   high - now,
   CASE
@@ -260,6 +264,8 @@ WHERE true
 ON CONFLICT (key) DO UPDATE SET
   policy         = excluded.policy,
   algorithm      = excluded.algorithm,
+  window_micros  = excluded.window_micros,
+  per            = excluded.per,
   high_micros    = excluded.high_micros,
   behind_micros  = excluded.behind_micros,
   used           = excluded.used,
@@ -274,7 +280,7 @@ ON CONFLICT (key) DO UPDATE SET
   override       = excluded.override,
   until_micros   = excluded.until_micros
 RETURNING
-  key, algorithm, high_micros, behind_micros, passed_micros, epoch, sequence, used, rest, hex(log), refused_micros, override,
+  key, algorithm, window_micros, per, high_micros, behind_micros, passed_micros, epoch, sequence, used, rest, hex(log), refused_micros, override,
   until_micros, charged`
 }
 
@@ -304,6 +310,8 @@ WITH
 SELECT
   home.key,
   coalesce(a.algorithm, 0),
+  coalesce(a.window_micros, 0),
+  coalesce(a.per, 0),
   coalesce(a.high_micros, 0),
   coalesce(a.behind_micros, 0),
   coalesce(a.passed_micros, 0),
@@ -696,7 +704,7 @@ func (a *answer) read(rows *sql.Rows) error {
 func scanRow(rows *sql.Rows, last *int64) (key int64, row ratelimit.Row, err error) {
 	var log string
 	state := &row.State
-	err = rows.Scan(&key, &state.Algorithm, &state.HighMicros, &state.BehindMicros, &state.PassedMicros, &state.Epoch, &state.Sequence, &state.Used,
+	err = rows.Scan(&key, &state.Algorithm, &state.WindowMicros, &state.Per, &state.HighMicros, &state.BehindMicros, &state.PassedMicros, &state.Epoch, &state.Sequence, &state.Used,
 		&state.Rest, &log, &state.RefusedMicros, &state.Override, &state.UntilMicros, last)
 	if err == nil && state.Algorithm == ratelimit.SlidingLog {
 		state.Log, err = decodeLog(log, state.Rest)

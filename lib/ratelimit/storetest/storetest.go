@@ -79,6 +79,7 @@ func Run(t *testing.T, open Open) {
 		{"a charge is given back once", givesBackOnce},
 		{"a charge of a window that is over is not given back", givesBackOnlyWhatStands},
 		{"a charge from before the clock stepped back is not given back", givesBackNothingAfterAStepBack},
+		{"a charge from before its policy's window or rate changed is not given back", givesBackNothingOfAnotherShape},
 		{"giving back leaves the charges of others", givesBackOnlyItsOwn},
 		{"a clock that steps back grants nothing and locks nobody out", clockStepsBack},
 		{"a clock that swings grants at most one window more", clockSwings},
@@ -557,6 +558,26 @@ func sweeps(t *testing.T, s *suite) {
 			t.Fatalf("at %v the day's limit is forgotten", step.at)
 		}
 	}
+}
+
+func givesBackNothingOfAnotherShape(t *testing.T, s *suite) {
+	hour := fixed("window", 10, time.Hour)
+	old := s.decide(hour.ChargeN("someone", 8)).Limits[0]
+	minute := hour
+	minute.Window = time.Minute
+	s.clock.At(30 * time.Minute)
+	s.decide(minute.ChargeN("someone", 10)) // by others
+	s.giveBack(old)
+	s.remaining(minute, 0)
+
+	slow := ratelimit.Policy{Name: "bucket", Algorithm: ratelimit.TokenBucket, Limit: 1, Window: time.Hour, Burst: 10}
+	old = s.decide(slow.ChargeN("someone", 5)).Limits[0]
+	fast := slow
+	fast.Limit = 100
+	s.clock.At(40 * time.Minute)
+	s.decide(fast.ChargeN("someone", 10)) // by others
+	s.giveBack(old)
+	s.remaining(fast, 0)
 }
 
 func exemptBucketStays(t *testing.T, s *suite) {
