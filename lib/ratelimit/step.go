@@ -12,8 +12,8 @@ import "sort"
 // key's time stands still until the clock is out of it.
 //
 // Used means the same for every algorithm, so that a policy may change its algorithm: the units that stood under the old
-// one stand under the new one, as if they had all been charged at the last write. A log may still keep
-// units that have expired, fewer than stand; they carry over too.
+// one stand under the new one, a part of a unit as a whole one, as if they had all been charged at the last write. A log
+// may still keep units that have expired, fewer than stand; they carry over too.
 type State struct {
 	Algorithm     Algorithm // that wrote the state
 	WindowMicros  int64     // of the policy that wrote it
@@ -97,8 +97,11 @@ func (p Policy) bring(s State, nowMicros int64) standing {
 	}
 	used := max(s.Used, 0)
 	var rest int64
-	if s.Algorithm == p.Algorithm || p.bucket() && (s.Algorithm == TokenBucket || s.Algorithm == LeakyBucket) {
+	switch wasBucket := s.Algorithm == TokenBucket || s.Algorithm == LeakyBucket; {
+	case s.Algorithm == p.Algorithm || wasBucket && p.bucket():
 		rest = max(s.Rest, 0)
+	case wasBucket && s.Rest > 0:
+		used = addUnits(used, 1) // a part of a unit carries over as a whole one
 	}
 	switch p.Algorithm {
 	case FixedWindow, SlidingWindow:

@@ -139,7 +139,7 @@ WITH
       coalesce(override, 0) AS override,
       coalesce(until, 0) AS until,
       coalesce(now < until, 0) AS overridden,
-      coalesce(max(used, 0), 0) AS used,
+      coalesce(max(used, 0) + (had >= 4 AND algorithm < 4 AND rest > 0), 0) AS used, -- a part of a unit carries over as a whole one
       CASE WHEN had = algorithm OR (had >= 4 AND algorithm >= 4) THEN rest ELSE 0 END AS rest,
       CASE WHEN had = 3 THEN log END AS log
     FROM moved

@@ -18,7 +18,7 @@ func (m *model) stands(now int64) int64 {
 	case ratelimit.SlidingLog:
 		return m.between(now-m.window()+1, now+1)
 	}
-	return m.backlog(now) / m.window()
+	return (m.backlog(now) + m.window() - 1) / m.window() // a part of a unit counts as a whole one
 }
 
 // Rows B6, C1 to C5: for each pair of algorithms some units are used under the first, then the policy says the second. What stood
