@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -84,6 +85,7 @@ func Run(t *testing.T, open Open) {
 		{"a clock that steps back grants nothing and locks nobody out", clockStepsBack},
 		{"a clock that swings grants at most one window more", clockSwings},
 		{"a sweep takes what has expired and nothing else", sweeps},
+		{"a token bucket that is polled loses no part of a token", polledBucket},
 		{"a bucket that an operator let run over is not swept while it refuses", exemptBucketStays},
 		{"an instance that reads one secret again shares what it charged with those that still read two", rotationEnds},
 		{"a peek says what a decision would", peekForesees},
@@ -578,6 +580,21 @@ func givesBackNothingOfAnotherShape(t *testing.T, s *suite) {
 	s.decide(fast.ChargeN("someone", 10)) // by others
 	s.giveBack(old)
 	s.remaining(fast, 0)
+}
+
+// Case A15.
+func polledBucket(t *testing.T, s *suite) {
+	bucket := ratelimit.Policy{Name: "polled", Algorithm: ratelimit.TokenBucket, Limit: 1, Window: 10 * time.Second}
+	var passed []int
+	for second := range 62 {
+		s.clock.At(time.Duration(second) * time.Second)
+		if s.decide(bucket.Charge("someone")).Allowed {
+			passed = append(passed, second)
+		}
+	}
+	if want := []int{0, 10, 20, 30, 40, 50, 60}; !slices.Equal(passed, want) {
+		t.Fatalf("passed at %v, want %v", passed, want)
+	}
 }
 
 func exemptBucketStays(t *testing.T, s *suite) {
