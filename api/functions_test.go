@@ -270,7 +270,8 @@ func TestAColdStartAsksOnlyForItsDecision(t *testing.T) {
 	var requests int
 	for _, r := range server.Requests() {
 		statements := r.Statements()
-		if len(statements) > 0 {
+		sweep := len(statements) == 1 && strings.Contains(statements[0].SQL, "DELETE FROM rate_limits") // one in 1,024 decisions
+		if len(statements) > 0 && !sweep {
 			requests++
 		}
 		for _, statement := range statements {

@@ -26,7 +26,8 @@ type Config struct {
 	// Deadline bounds a call, waiting for a connection included, besides the caller's context. Zero means 2 seconds.
 	Deadline time.Duration
 	// SweepEvery is how many decisions share one sweep: one in so many of those that wrote something, by chance, deletes
-	// some expired rows afterwards, in a call of its own. Zero means 64; a negative number means that decisions never sweep.
+	// some expired rows afterwards, in a call of its own. Zero means 64, or 1,024 with ManyResults, where a call is a request;
+	// a negative number means that decisions never sweep.
 	SweepEvery int
 	// Now replaces the database's clock, for tests. Nil means the database's clock.
 	Now func() time.Time
@@ -38,6 +39,8 @@ type Store struct {
 	db     *sql.DB
 	config Config
 
+	sweepRows int // of a sweep in passing
+
 	preparing sync.Mutex
 	prepared  map[string]*sql.Stmt // by text, on a driver that runs one statement a call
 }
@@ -45,11 +48,12 @@ type Store struct {
 // defaultDeadline is well above one commit on Turso, up to 100 ms, since commits queue, and below what a person waits for.
 const defaultDeadline = 2 * time.Second
 
-// With one sweep of 256 rows in 64 decisions, each decision visits four rows and leaves one at the most: a table whose every
-// decision is for a new key holds a third more rows than live ones.
+// With one sweep of 256 rows in 64 decisions, or of 4,096 in 1,024, each decision visits four rows and leaves one at the most:
+// a table whose every decision is for a new key holds a third more rows than live ones.
 const (
 	defaultSweepEvery = 64
-	sweepRows         = 256
+	defaultSweepRows  = 256
+	remoteSweepFactor = 16
 )
 
 // New makes a Store on db, which the caller opens, migrates and closes. An SQLite file that several connections write needs
@@ -58,10 +62,15 @@ func New(db *sql.DB, config Config) *Store {
 	if config.Deadline == 0 {
 		config.Deadline = defaultDeadline
 	}
+	sweepRows := defaultSweepRows
 	if config.SweepEvery == 0 {
 		config.SweepEvery = defaultSweepEvery
+		if config.ManyResults {
+			config.SweepEvery *= remoteSweepFactor
+			sweepRows *= remoteSweepFactor
+		}
 	}
-	return &Store{db: db, config: config}
+	return &Store{db: db, config: config, sweepRows: sweepRows}
 }
 
 var errMissing = errors.New("sqlstore: the database answered without a row for each limit")
@@ -431,7 +440,7 @@ func (s *Store) Decide(ctx context.Context, entries []ratelimit.Entry) ([]rateli
 	if answer.wrote && s.config.SweepEvery > 0 && rand.IntN(s.config.SweepEvery) == 0 {
 		// A fresh process has no memory of where the last sweep was: it starts anywhere. A sweep that fails is no failure
 		// of the decision, and what it leaves another one takes.
-		_, _ = s.sweep(ctx, rand.Int64(), sweepRows)
+		_, _ = s.sweep(ctx, rand.Int64(), s.sweepRows)
 	}
 	return answer.complete()
 }
