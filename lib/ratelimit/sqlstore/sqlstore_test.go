@@ -355,18 +355,18 @@ func TestDecisionsSweepInPassing(t *testing.T) {
 			return rows[0]
 		}
 		for key := range int64(40) {
-			decide(entry(key<<56, "minute", 1, time.Minute))
-			decide(entry(key<<56+1, "day", 1, 24*time.Hour))
+			decide(entry(key<<57, "minute", 1, time.Minute))
+			decide(entry(key<<57+1, "day", 1, 24*time.Hour))
 		}
 		clock.At(2 * time.Hour)
-		for range 60 { // each sweeps from a random key on; that none begins in the first eighth has odds of 1 in 3,000
+		for range 60 { // each sweeps from a random key on; that none begins below the 10th row has odds of 1 in 25,000
 			decide(entry(1<<62+12345, "often", 1000, time.Hour))
 		}
 		if n := number(t, db.DB, "SELECT count(*) FROM rate_limits WHERE policy = 'minute'"); n > 5 {
 			t.Errorf("%d of 40 expired rows are left", n)
 		}
 		for key := range int64(40) {
-			if decide(entry(key<<56+1, "day", 1, 24*time.Hour)).Charged {
+			if decide(entry(key<<57+1, "day", 1, 24*time.Hour)).Charged {
 				t.Fatalf("the day's limit of key %d was forgotten", key)
 			}
 		}
