@@ -100,15 +100,8 @@ type Reservation struct {
 // An error that matches ErrStore means that no answer came: the charges may have been made or not. Any other error
 // (ErrPolicy, ErrSubject, ErrCost, ErrCharges) is a mistake in the call, and the store was not asked.
 func (l *Limiter) Decide(ctx context.Context, charges ...Charge) (Decision, error) {
-	entries, err := l.entries(charges)
+	entries, rows, err := l.ask(ctx, charges, l.store.Decide)
 	if err != nil {
-		return Decision{}, err
-	}
-	rows, err := l.store.Decide(ctx, entries)
-	if err != nil {
-		return Decision{}, fmt.Errorf("%w: %w", ErrStore, err)
-	}
-	if err := checkRows(entries, rows); err != nil {
 		return Decision{}, err
 	}
 	return conclude(entries, rows, verdict(entries, rows)), nil
@@ -117,15 +110,8 @@ func (l *Limiter) Decide(ctx context.Context, charges ...Charge) (Decision, erro
 // Peek says what Decide would, and charges nothing. It reads only, so what it says may be over by the time it is heard.
 // Errors are those of Decide.
 func (l *Limiter) Peek(ctx context.Context, charges ...Charge) (Decision, error) {
-	entries, err := l.entries(charges)
+	entries, rows, err := l.ask(ctx, charges, l.store.Peek)
 	if err != nil {
-		return Decision{}, err
-	}
-	rows, err := l.store.Peek(ctx, entries)
-	if err != nil {
-		return Decision{}, fmt.Errorf("%w: %w", ErrStore, err)
-	}
-	if err := checkRows(entries, rows); err != nil {
 		return Decision{}, err
 	}
 	allowed := true
@@ -174,6 +160,19 @@ func (l *Limiter) Sweep(ctx context.Context) (deleted int64, done bool, err erro
 		from = swept.Last + 1
 	}
 	return deleted, false, nil
+}
+
+// ask puts charges to the store and gives what it answered, if that can be true.
+func (l *Limiter) ask(ctx context.Context, charges []Charge, store func(context.Context, []Entry) ([]Row, error)) ([]Entry, []Row, error) {
+	entries, err := l.entries(charges)
+	if err != nil {
+		return nil, nil, err
+	}
+	rows, err := store(ctx, entries)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	return entries, rows, checkRows(entries, rows)
 }
 
 func (l *Limiter) entries(charges []Charge) ([]Entry, error) {
