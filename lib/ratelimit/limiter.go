@@ -25,9 +25,10 @@ const latestMicros = 7_258_118_400_000_000
 // Config says what a Limiter does besides. The zero value is ready to use.
 type Config struct {
 	// OtherSecret lets a secret be changed without restarting anyone's counter: states are read under both secrets and
-	// written under the first. First every instance gets the new secret as its other one, then the two change places, then,
-	// a window later, the old one goes. An instance that does not read both counts apart from those that write the other:
-	// while such instances run, up to twice the limit passes. Nil means one secret.
+	// written under the first. First every instance gets the new secret as its other one, then the two change places, then
+	// the old one goes, when nothing that was written under it can stand any more: two windows later, or the time in which
+	// a bucket fills. An instance that does not read both counts apart from those that write the other: while such
+	// instances run, up to twice the limit passes. Nil means one secret.
 	OtherSecret []byte
 }
 
