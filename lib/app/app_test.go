@@ -209,8 +209,8 @@ func TestEveryRouteAdmitsItsLimitAndRefusesTheNext(t *testing.T) {
 					t.Fatalf("request %d answers %d: %s", i+1, got.StatusCode, got.body)
 				}
 				want := map[string]string{
-					"Ratelimit-Policy":    fmt.Sprintf(`"%s";q=%d;w=%d`, row.policy, row.limit, int(row.window.Seconds())),
-					"Ratelimit":           fmt.Sprintf(`"%s";r=%d;t=%d`, row.policy, row.limit-i-1, int(row.window.Seconds())-20),
+					"Ratelimit-Policy":    fmt.Sprintf(`"%s";q=%d;w=%d, "edge";q=1000;w=60`, row.policy, row.limit, int(row.window.Seconds())),
+					"Ratelimit":           fmt.Sprintf(`"%s";r=%d;t=%d, "edge";r=%d;t=40`, row.policy, row.limit-i-1, int(row.window.Seconds())-20, 1000-i-1),
 					"Ratelimit-Limit":     strconv.Itoa(row.limit),
 					"Ratelimit-Remaining": strconv.Itoa(row.limit - i - 1),
 					"Ratelimit-Reset":     strconv.Itoa(int(row.window.Seconds()) - 20),
@@ -223,7 +223,7 @@ func TestEveryRouteAdmitsItsLimitAndRefusesTheNext(t *testing.T) {
 				expect(t, got, http.StatusTooManyRequests)
 				wait := int(row.window.Seconds()) - 20
 				checkHeader(t, got, map[string]string{
-					"Ratelimit":           fmt.Sprintf(`"%s";r=0;t=%d`, row.policy, wait),
+					"Ratelimit":           fmt.Sprintf(`"%s";r=0;t=%d, "edge";r=%d;t=40`, row.policy, wait, 1000-row.limit), // a refusal costs the edge nothing
 					"Ratelimit-Limit":     strconv.Itoa(row.limit),
 					"Ratelimit-Remaining": "0",
 					"Ratelimit-Reset":     strconv.Itoa(wait),
@@ -419,7 +419,7 @@ func TestABlankNameIsABadRequestAndNoKey(t *testing.T) {
 		expect(t, got, http.StatusBadRequest)
 		checkHeader(t, got, map[string]string{"Ratelimit-Remaining": "9", "Content-Type": "application/problem+json"}) // cases A27, A47
 	}
-	if n := w.count("SELECT count(*) FROM rate_limits WHERE policy <> 'sign-in'"); n != 0 {
+	if n := w.count("SELECT count(*) FROM rate_limits WHERE policy NOT IN ('sign-in', 'edge')"); n != 0 {
 		t.Fatalf("%d keys besides those of the addresses", n)
 	}
 	if w.hashes.Load() != 0 {
@@ -635,7 +635,7 @@ func TestARefusedAddressLearnsNothingOfAnAccount(t *testing.T) {
 	if locked.body != unused.body || fmt.Sprint(locked.Header) != fmt.Sprint(unused.Header) {
 		t.Errorf("a locked account and another differ:\n%v %s\n%v %s", locked.Header, locked.body, unused.Header, unused.body)
 	}
-	checkHeader(t, locked, map[string]string{"Retry-After": "60", "Ratelimit": `"sign-in";r=0;t=60`})
+	checkHeader(t, locked, map[string]string{"Retry-After": "60", "Ratelimit": `"sign-in";r=0;t=60, "edge";r=990;t=60`})
 }
 
 // rows A2, A1: a client that hangs up after sending the right password has not failed.

@@ -414,7 +414,7 @@ func TestAnotherAlgorithmForSignInIsOneWord(t *testing.T) {
 				t.Errorf("%d passed around the edge, want %d", passed, want.around)
 			}
 			expect(t, last, http.StatusTooManyRequests)
-			checkHeader(t, last, map[string]string{"Ratelimit-Policy": want.header})
+			checkHeader(t, last, map[string]string{"Ratelimit-Policy": want.header + `, "edge";q=1000;w=60`})
 			checkHeader(t, last, map[string]string{"Retry-After": strconv.Itoa(want.wait), "Ratelimit-Reset": strconv.Itoa(want.wait)})
 			w.clock.At(time.Minute + 500*time.Millisecond + time.Duration(want.wait)*time.Second)
 			if got := w.signIn("203.0.113.9", "somebody", "wrong password"); got.StatusCode == http.StatusTooManyRequests {

@@ -18,15 +18,23 @@ var builtIn = []ratelimit.Policy{
 	row("borrow-code", ratelimit.FixedWindow, 12, 10*time.Minute, perAddress),
 	row("code-lookup", ratelimit.FixedWindow, 30, time.Minute, perAddress),
 	row("username-check", ratelimit.FixedWindow, 60, time.Minute, perAddress),
+	row(edge, ratelimit.FixedWindow, 1000, time.Minute, perAddressAdmitted),
 }
+
+// edge is the policy of an address over all routes, decided together with each route's own.
+const edge = "edge"
 
 // How a row is keyed and counted.
 var (
 	// perAddress counts every attempt, also one that another limit refuses.
 	perAddress = ratelimit.Policy{Subject: ratelimit.Address, Count: ratelimit.EveryAttempt}
+	// perAddressAdmitted counts what no other limit refuses, so that a refusal stays without a write.
+	perAddressAdmitted = ratelimit.Policy{Subject: ratelimit.Address, Count: ratelimit.Admitted}
 	// perAccount is checked before trying and counts on failure: a sign-in reserves its unit before the password is
 	// looked at, and the right one gives it back. It counts names whether they have an account or not.
 	perAccount = ratelimit.Policy{Subject: ratelimit.Account, Count: ratelimit.Admitted, Private: true}
+	// perMember counts every attempt of whoever is signed in, by the number of the account.
+	perMember = ratelimit.Policy{Subject: ratelimit.Opaque, Count: ratelimit.EveryAttempt}
 )
 
 func row(name string, algorithm ratelimit.Algorithm, limit int64, window time.Duration, policy ratelimit.Policy) ratelimit.Policy {
@@ -43,12 +51,14 @@ func loadPolicies(setting string) (policies.Set, error) {
 	return set.With(setting)
 }
 
-// limits gives policies of the application by name. A name that is in no table gives a policy that admits nothing, and that
+// policy gives a policy of the application by name. A name that is in no table gives a policy that admits nothing, and that
 // every test of its route fails on.
-func (a *App) limits(names ...string) (all []ratelimit.Policy) {
-	for _, name := range names {
-		policy, _ := a.policies.Named(name)
-		all = append(all, policy)
-	}
-	return all
+func (a *App) policy(name string) ratelimit.Policy {
+	policy, _ := a.policies.Named(name)
+	return policy
+}
+
+// limits are what a route charges to the address: a policy of its own, and the edge's.
+func (a *App) limits(name string) []ratelimit.Policy {
+	return []ratelimit.Policy{a.policy(name), a.policy(edge)}
 }

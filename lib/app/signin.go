@@ -54,7 +54,7 @@ func (a *App) guess(_ *web.Call, in credentials) ([]ratelimit.Charge, error) {
 	if in.Password == "" {
 		return nil, web.BadRequest("password", "Please give your password.")
 	}
-	return []ratelimit.Charge{a.limits(failedSignIns)[0].Charge(in.Username)}, nil
+	return []ratelimit.Charge{a.policy(failedSignIns).Charge(in.Username)}, nil
 }
 
 func (a *App) checkPassword(call *web.Call, in credentials) (web.Reply, error) {

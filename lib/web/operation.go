@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"runtime/debug"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/weirlimits/weir/lib/ratelimit"
@@ -20,6 +21,7 @@ import (
 // and nothing else.
 type Operation struct {
 	check    func(*Call) error // before the input is looked at; nil: none
+	identify func(*Call) ([]ratelimit.Charge, error)
 	limits   []ratelimit.Policy
 	maxBytes int64 // of the body; 0: it is not read
 	prepare  func(call *Call, body []byte) (prepared, error)
@@ -74,13 +76,21 @@ func Query(limits []ratelimit.Policy, charges func(*Call) ([]ratelimit.Charge, e
 	return Operation{limits: limits, prepare: prepare}
 }
 
+// Identified makes an operation that first finds out who asks, from a cookie, say. What identify charges is counted whatever the
+// input is, in the same decision as everything else. Its error refuses the request, which then costs the address alone.
+func Identified(identify func(*Call) ([]ratelimit.Charge, error), operation Operation) Operation {
+	operation.identify = identify
+	return operation
+}
+
 // Call is one request on its way through an operation. It belongs to one goroutine.
 type Call struct {
 	Request *http.Request
 	// Address is the client's address as limits count it, for example "203.0.113.9" or, standing for its whole /64,
 	// "2001:db8:1:2::". It is empty when the operation has no limits by address.
 	Address string
-	// Decision is what the limiter said, the limits by address first. Without any it is allowed and has no entries.
+	// Decision is what the limiter said, first of those limits that count whatever the input is. Without any it is
+	// allowed and has no entries.
 	// It is the zero value while charges are being named.
 	Decision ratelimit.Decision
 }
@@ -204,8 +214,8 @@ func (e *endpoint) attempt(call *Call, operation Operation) (reply Reply, body [
 	return reply, body, err
 }
 
-// admit counts a request, whatever its input, and gives what it may run. The origin is looked at before the input: or
-// else a page could have its visitors use up the limits of an account that it names.
+// admit counts a request, whatever its input, and gives what it may run. The origin is looked at before anything else: or
+// else a page could have its visitors use up their own limits, or those of an account that it names.
 func (e *endpoint) admit(call *Call, operation Operation) (run func() (Reply, error), err error) {
 	var byAddress []ratelimit.Charge
 	if len(operation.limits) > 0 {
@@ -217,15 +227,26 @@ func (e *endpoint) admit(call *Call, operation Operation) (run func() (Reply, er
 		}
 	}
 
-	input, fault := e.input(call, operation)
-	charges := byAddress
+	always := byAddress
+	fault := e.origin(call, operation)
+	if fault == nil && operation.identify != nil {
+		var who []ratelimit.Charge
+		if who, fault = operation.identify(call); fault == nil {
+			always = append(who, byAddress...)
+		}
+	}
+	var input prepared
 	if fault == nil {
-		charges = append(charges, input.charges...)
+		input, fault = e.input(call, operation)
+	}
+	charges := always
+	if fault == nil {
+		charges = slices.Concat(always, input.charges)
 	}
 	call.Decision, err = e.web.decide(call.Context(), charges)
-	if errors.Is(err, ratelimit.ErrSubject) { // of the input, since the address was read; the store was not asked
+	if errors.Is(err, ratelimit.ErrSubject) { // of the input, since the others were read; the store was not asked
 		fault = Unprocessable("", "The request names somebody in a way that cannot be read.")
-		call.Decision, err = e.web.decide(call.Context(), byAddress)
+		call.Decision, err = e.web.decide(call.Context(), always)
 	}
 	switch {
 	case err != nil:
@@ -246,16 +267,16 @@ func (w *Web) decide(ctx context.Context, charges []ratelimit.Charge) (ratelimit
 	return w.cfg.Limiter.Decide(ctx, charges...)
 }
 
+// origin looks at what a request brings along before anything is done for it.
+func (e *endpoint) origin(call *Call, operation Operation) error {
+	if err := e.web.checkOrigin(call.Request); err != nil || operation.check == nil {
+		return err
+	}
+	return operation.check(call)
+}
+
 // input reads what the request asks for.
 func (e *endpoint) input(call *Call, operation Operation) (prepared, error) {
-	if err := e.web.checkOrigin(call.Request); err != nil {
-		return prepared{}, err
-	}
-	if operation.check != nil {
-		if err := operation.check(call); err != nil {
-			return prepared{}, err
-		}
-	}
 	var body []byte
 	if operation.maxBytes > 0 {
 		var err error
