@@ -14,10 +14,11 @@ CREATE TABLE rate_limits (
   used           INTEGER NOT NULL, -- units that stood just after the last write
   rest           INTEGER NOT NULL, -- the algorithm's second number
   log            BLOB,             -- the sliding log's times, 8 bytes each, oldest first, counted from rest
-  charged        INTEGER NOT NULL, -- cost of the last write; 0 when it marked a refusal
+  charged        INTEGER NOT NULL, -- cost of the last decision that wrote; 0 when it marked a refusal, -1 when it did neither
   refused_micros INTEGER NOT NULL, -- when the newest audited refusal was; 0 for never
   override       INTEGER NOT NULL, -- what an operator said: 0 nothing, 1 banned, 2 exempt
   until_micros   INTEGER NOT NULL, -- the end of that
+  said_micros    INTEGER NOT NULL, -- when an operator last said something; 0 for never
   expires_micros INTEGER NOT NULL  -- from here on the row can refuse nothing and may go
 ) STRICT;
 
@@ -27,19 +28,16 @@ CREATE TABLE rate_limit_audit (
   at_micros    INTEGER NOT NULL,
   policy       TEXT    NOT NULL,
   key          INTEGER NOT NULL,
-  home_key     INTEGER,          -- an operator's: where the subject's state lies, key or the one under the other secret
+  other_key    INTEGER,          -- an operator's, while the secret changes: the subject's key under the other one
   used         INTEGER NOT NULL, -- units that stood
   action       TEXT    NOT NULL, -- refusal, reset, ban or allow
   until_micros INTEGER NOT NULL  -- the end of a ban or an exemption
 ) STRICT;
 
--- The audit row belongs to the statement that marks the refusal: both are there, or neither. A mark costs nothing and is of
--- the key's present time; a charge may carry an older mark along, from the row of the subject's other key.
+-- The audit row belongs to the statement that marks the refusal: both are there, or neither. A mark costs nothing.
 CREATE TRIGGER rate_limits_first_refusal
 AFTER UPDATE OF refused_micros ON rate_limits
 WHEN NEW.charged = 0
-  AND NEW.refused_micros <> OLD.refused_micros
-  AND NEW.refused_micros = NEW.high_micros - NEW.behind_micros
 BEGIN
   INSERT INTO rate_limit_audit (at_micros, policy, key, used, action, until_micros)
   VALUES (NEW.refused_micros, NEW.policy, NEW.key, NEW.used, 'refusal', 0);
@@ -49,25 +47,33 @@ END;
 CREATE TRIGGER rate_limits_first_refusal_of_new_key
 AFTER INSERT ON rate_limits
 WHEN NEW.charged = 0
-  AND NEW.refused_micros = NEW.high_micros - NEW.behind_micros
 BEGIN
   INSERT INTO rate_limit_audit (at_micros, policy, key, used, action, until_micros)
   VALUES (NEW.refused_micros, NEW.policy, NEW.key, NEW.used, 'refusal', 0);
 END;
 
--- What an operator does is written to the audit, and happens by that. A reset ends a ban or an exemption too. A key that
--- nobody has charged gets a row only to hold what was said.
+-- What an operator does is written to the audit, and happens by that, under both keys of the subject while there are two. A
+-- reset ends a ban or an exemption too. A key that nobody has charged gets a row only to hold what was said.
 CREATE TRIGGER rate_limit_audit_operation
 AFTER INSERT ON rate_limit_audit
 WHEN NEW.action <> 'refusal'
 BEGIN
   INSERT INTO rate_limits (
     key, policy, algorithm, window_micros, per, high_micros, behind_micros, passed_micros, epoch, sequence, used, rest, charged,
-    refused_micros, override, until_micros, expires_micros
+    refused_micros, override, until_micros, said_micros, expires_micros
   )
-  SELECT NEW.home_key, NEW.policy, 1, 1, 1, NEW.at_micros, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NEW.until_micros
+  SELECT NEW.key, NEW.policy, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, NEW.until_micros
   WHERE NEW.action <> 'reset'
-    AND NOT EXISTS (SELECT 1 FROM rate_limits WHERE key = NEW.home_key);
+    AND NOT EXISTS (SELECT 1 FROM rate_limits WHERE key = NEW.key);
+
+  INSERT INTO rate_limits (
+    key, policy, algorithm, window_micros, per, high_micros, behind_micros, passed_micros, epoch, sequence, used, rest, charged,
+    refused_micros, override, until_micros, said_micros, expires_micros
+  )
+  SELECT NEW.other_key, NEW.policy, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, NEW.until_micros
+  WHERE NEW.action <> 'reset'
+    AND NEW.other_key IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM rate_limits WHERE key = NEW.other_key);
 
   UPDATE rate_limits
   SET
@@ -78,8 +84,9 @@ BEGIN
     sequence       = sequence + 1,
     override       = CASE NEW.action WHEN 'ban' THEN 1 WHEN 'allow' THEN 2 ELSE 0 END,
     until_micros   = NEW.until_micros,
+    said_micros    = NEW.at_micros,
     expires_micros = max(expires_micros, NEW.until_micros)
-  WHERE key = NEW.home_key;
+  WHERE key = NEW.key OR key = NEW.other_key;
 END;
 
 -- One row for each reservation given back; its id is what makes giving back happen once. given is in fractions of a unit, one

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
+	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -25,21 +28,21 @@ func (a *App) limitsService() web.Resource {
 		return web.Token{Setting: "LIMITS_API_TOKEN", Value: a.settings.LimitsToken}, nil
 	}
 	byOperation := func(call *web.Call) (web.Token, error) {
-		switch op, err := call.Query("op"); {
-		case err != nil:
-			return web.Token{}, err
-		case op == "sweep":
+		if op, _ := call.Query("op"); op == "sweep" {
 			return web.Token{Setting: "CRON_SECRET", Value: a.settings.CronSecret}, nil
-		case call.Request.URL.Query().Has("op"):
-			return web.Token{}, web.BadRequest("op", `The operation is "sweep", or none is given.`)
 		}
 		return service(call)
 	}
 	return web.Resource{
 		http.MethodPost: web.Bearer(service, web.Body(nil, 0, nil, a.decideForService)),
 		http.MethodGet: web.Bearer(byOperation, web.Query(nil, nil, func(call *web.Call) (web.Reply, error) {
-			if op, _ := call.Query("op"); op == "sweep" {
+			switch op, err := call.Query("op"); {
+			case err != nil:
+				return web.Reply{}, err
+			case op == "sweep":
 				return a.sweep(call)
+			case call.Request.URL.Query().Has("op"):
+				return web.Reply{}, web.BadRequest("op", `The operation is "sweep", or none is given.`)
 			}
 			return a.usage(call)
 		})),
@@ -121,12 +124,12 @@ func (a *App) decideForService(call *web.Call, in serviceRequest) (web.Reply, er
 
 // charges reads what a request names. Those of an operation name one subject and no cost.
 func (a *App) charges(limits *[]serviceLimit, operation bool) ([]ratelimit.Charge, error) {
-	most := ratelimit.MaxCharges
-	if operation {
-		most = 1 // each is a round trip of its own, and would be done or not by itself
+	most, rule := ratelimit.MaxCharges, fmt.Sprintf("This mode takes from 1 to %d limits.", ratelimit.MaxCharges)
+	if operation { // each is a round trip of its own, and would be done or not by itself
+		most, rule = 1, "This mode takes one limit."
 	}
 	if limits == nil || len(*limits) < 1 || len(*limits) > most {
-		return nil, web.BadRequest("limits", fmt.Sprintf("This mode takes from 1 to %d limits.", most))
+		return nil, web.BadRequest("limits", rule)
 	}
 	var charges []ratelimit.Charge
 	for i, limit := range *limits {
@@ -146,7 +149,7 @@ func (a *App) charges(limits *[]serviceLimit, operation bool) ([]ratelimit.Charg
 			if operation {
 				return nil, fault(".cost", "This mode takes no cost.")
 			}
-			charge.Cost, err = strconv.ParseInt(string(limit.Cost), 10, 64)
+			charge.Cost, err = wholeNumber(string(limit.Cost))
 			if err != nil || charge.Cost < 0 || charge.Cost > policy.Capacity() {
 				return nil, fault(".cost", fmt.Sprintf("The cost is a whole number from 0 to %d.", policy.Capacity()))
 			}
@@ -161,6 +164,21 @@ func (a *App) charges(limits *[]serviceLimit, operation bool) ([]ratelimit.Charg
 	return charges, nil
 }
 
+// wholeNumber reads a number of JSON that has no fraction, however it is written: 3, 3.0 and 3e0 are one number.
+func wholeNumber(text string) (int64, error) {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n, nil
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return 0, err
+	}
+	if n != math.Trunc(n) || math.Abs(n) > 1<<53 {
+		return 0, strconv.ErrRange
+	}
+	return int64(n), nil
+}
+
 // told is the answer to a service: it is told of private limits too, since it is no stranger.
 func (a *App) told(decision ratelimit.Decision) serviceReply {
 	reply := serviceReply{
@@ -173,7 +191,7 @@ func (a *App) told(decision ratelimit.Decision) serviceReply {
 		status := limitStatus{
 			Policy:            limit.Policy.Name,
 			Allowed:           limit.Allowed,
-			Limit:             limit.Policy.Capacity(),
+			Limit:             limit.Policy.Limit,
 			Remaining:         limit.Remaining,
 			ResetSeconds:      roundUp(limit.Reset, time.Second),
 			RetryAfterSeconds: roundUp(limit.RetryAfter, time.Second),
@@ -218,7 +236,7 @@ func (a *App) operate(call *web.Call, action ratelimit.Action, charge ratelimit.
 	if action != ratelimit.Reset {
 		var err error
 		if until != nil {
-			end, err = time.Parse(time.RFC3339, *until)
+			end, err = parseTime(*until)
 		}
 		if until == nil || err != nil || !end.After(a.now()) {
 			return web.Reply{}, web.BadRequest("until", "This mode takes a time to come, such as 2030-01-31T00:00:00Z.")
@@ -231,8 +249,9 @@ func (a *App) operate(call *web.Call, action ratelimit.Action, charge ratelimit.
 	if err != nil {
 		return web.Reply{}, err
 	}
-	capacity := charge.Policy.Capacity()
-	status := limitStatus{Policy: charge.Policy.Name, Allowed: true, Limit: capacity, Remaining: capacity}
+	status := limitStatus{
+		Policy: charge.Policy.Name, Allowed: true, Limit: charge.Policy.Limit, Remaining: charge.Policy.Capacity(),
+	}
 	if action == ratelimit.Ban {
 		wait := roundUp(end.Sub(a.now()), time.Second)
 		status.Allowed, status.Remaining, status.ResetSeconds, status.RetryAfterSeconds = false, 0, wait, wait
@@ -242,6 +261,17 @@ func (a *App) operate(call *web.Call, action ratelimit.Action, charge ratelimit.
 		RetryAfterSeconds: status.RetryAfterSeconds,
 		Limits:            []limitStatus{status},
 	}}, nil
+}
+
+// dateTime is RFC 3339's, in upper case. time.Parse takes more: a comma, and an offset of any size.
+var dateTime = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$`)
+
+func parseTime(text string) (time.Time, error) {
+	text = strings.ToUpper(text)
+	if !dateTime.MatchString(text) {
+		return time.Time{}, errors.New("not a date and time of RFC 3339")
+	}
+	return time.Parse(time.RFC3339, text)
 }
 
 // usage tells how much the policies are used, and nothing of anybody.

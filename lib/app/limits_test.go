@@ -78,11 +78,11 @@ func TestAServiceDecidesSeveralLimitsAsOne(t *testing.T) {
 		{"policy": "log", "subject": " Someone"},
 		{"policy": "sliding", "subject": "192.0.2.1"}
 	]}`
-	w.asked("true 0 | queue true 2/3 1 0 0 | bucket true 6/10 1 0 | fixed true 3/5 60 0 | log true 4/5 60 0 | sliding true 4/5 120 0", all)
-	w.asked("true 0 | queue true 1/3 1 0 500 | bucket true 2/10 1 0 | fixed true 1/5 60 0 | log true 3/5 60 0 | sliding true 3/5 90 0", all)
+	w.asked("true 0 | queue true 2/2 1 0 0 | bucket true 6/60 1 0 | fixed true 3/5 60 0 | log true 4/5 60 0 | sliding true 4/5 120 0", all)
+	w.asked("true 0 | queue true 1/2 1 0 500 | bucket true 2/60 1 0 | fixed true 1/5 60 0 | log true 3/5 60 0 | sliding true 3/5 90 0", all)
 	rows := w.dump("rate_limits")
 	// The same subjects in other spellings, in another order. The fixed window has one unit left and two are asked for.
-	w.asked("false 60 | sliding true 3/5 90 0 | log true 3/5 60 0 | fixed false 1/5 60 60 | bucket false 2/10 2 2 | queue true 1/3 1 0", `{"mode": "decide", "limits": [
+	w.asked("false 60 | sliding true 3/5 90 0 | log true 3/5 60 0 | fixed false 1/5 60 60 | bucket false 2/60 2 2 | queue true 1/2 1 0", `{"mode": "decide", "limits": [
 		{"policy": "sliding", "subject": "::ffff:192.0.2.1"},
 		{"policy": "log", "subject": "SOMEONE"},
 		{"policy": "fixed", "subject": "member 7", "cost": 2},
@@ -103,13 +103,13 @@ func TestAServiceDecidesSeveralLimitsAsOne(t *testing.T) {
 		t.Errorf("a refusal has charged something")
 	}
 	w.clock.At(time.Minute) // row E11: waiting as long as told is enough
-	w.asked("true 0 | queue true 2/3 1 0 0 | bucket true 6/10 1 0 | fixed true 3/5 60 0 | log true 4/5 60 0 | sliding true 2/5 30 0", all)
+	w.asked("true 0 | queue true 2/2 1 0 0 | bucket true 6/60 1 0 | fixed true 3/5 60 0 | log true 4/5 60 0 | sliding true 2/5 30 0", all)
 }
 
 // Row E11: every-attempt limits are charged although another one refuses, and what they were charged can be given back.
 func TestALimitThatCountsEveryAttemptIsChargedForAService(t *testing.T) {
 	w := services(t)
-	w.asked("true 0 | fixed true 0/5 60 0", `{"limits": [{"policy": "fixed", "subject": "a", "cost": 5}]}`)
+	w.asked("true 0 | fixed true 0/5 60 0", `{"limits": [{"policy": "fixed", "subject": "a", "cost": 0.5e1}]}`) // a whole number
 	got := w.asked("false 60 | fixed false 0/5 60 60 | attempts true 2/5 60 0",
 		`{"limits": [{"policy": "fixed", "subject": "a"}, {"policy": "attempts", "subject": "a", "cost": 3}]}`)
 	w.asked("true 0", fmt.Sprintf(`{"mode": "refund", "reservation": %q}`, got.field(t, "reservation")))
@@ -122,8 +122,9 @@ func TestAPeekAndACostOfNothingWriteNothing(t *testing.T) {
 	for _, body := range []string{
 		`{"mode": "peek", "limits": [{"policy": "fixed", "subject": "a"}, {"policy": "queue", "subject": "+4930123456", "cost": 3}]}`,
 		`{"limits": [{"policy": "fixed", "subject": "a", "cost": 0}, {"policy": "queue", "subject": "+4930123456", "cost": 0}]}`,
+		`{"limits": [{"policy": "fixed", "subject": "a", "cost": -0.0}, {"policy": "queue", "subject": "+4930123456", "cost": 0e5}]}`,
 	} {
-		got := w.asked("true 0 | fixed true 5/5 60 0 | queue true 3/3 0 0", body)
+		got := w.asked("true 0 | fixed true 5/5 60 0 | queue true 3/2 0 0", body)
 		if strings.Contains(got.body, "reservation") {
 			t.Errorf("there is a reservation of nothing: %s", got.body)
 		}
@@ -142,12 +143,12 @@ func TestAPeekAndACostOfNothingWriteNothing(t *testing.T) {
 func TestAReservationIsGivenBackOnceAndNobodyElseIsTouched(t *testing.T) {
 	w := services(t)
 	body := `{"limits": [{"policy": "fixed", "subject": "a", "cost": 2}, {"policy": "bucket", "subject": "k", "cost": 5}, {"policy": "log", "subject": "s"}]}`
-	got := w.asked("true 0 | fixed true 3/5 60 0 | bucket true 5/10 1 0 | log true 4/5 60 0", body)
-	w.asked("true 0 | fixed true 1/5 60 0 | bucket true 0/10 1 0 | log true 3/5 60 0", body)
+	got := w.asked("true 0 | fixed true 3/5 60 0 | bucket true 5/60 1 0 | log true 4/5 60 0", body)
+	w.asked("true 0 | fixed true 1/5 60 0 | bucket true 0/60 1 0 | log true 3/5 60 0", body)
 	refund := fmt.Sprintf(`{"mode": "refund", "reservation": %q}`, got.field(t, "reservation"))
 	for range 3 {
 		w.asked("true 0", refund)
-		w.asked("true 0 | fixed true 3/5 60 0 | bucket true 5/10 1 0 | log true 4/5 60 0", strings.Replace(body, "{", `{"mode": "peek", `, 1))
+		w.asked("true 0 | fixed true 3/5 60 0 | bucket true 5/60 1 0 | log true 4/5 60 0", strings.Replace(body, "{", `{"mode": "peek", `, 1))
 	}
 	altered := []byte(got.field(t, "reservation"))
 	altered[len(altered)/2] ^= 1
@@ -176,7 +177,7 @@ func TestAnOperatorResetsBansAndAllows(t *testing.T) {
 	w.asked("true 0 | log true 5/5 0 0", mode("reset", ""))
 	w.asked("true 0 | log true 0/5 60 0", one)
 
-	w.asked("true 0 | log true 5/5 0 0", mode("allow", at(time.Hour)))
+	w.asked("true 0 | log true 5/5 0 0", mode("allow", strings.ToLower(at(time.Hour)))) // RFC 3339 allows t and z
 	w.asked("true 0 | log true 0/5 60 0", one)
 
 	w.asked("false 91 | log false 0/5 91 91", mode("ban", at(90*time.Second+100*time.Millisecond)))
@@ -249,6 +250,9 @@ func TestAMistakeOfAServiceIsToldByItsFieldAndChargesNothing(t *testing.T) {
 		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": -1`)},
 		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": 1.5`)},
 		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": 11`)},
+		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": 1e-1`)},
+		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": 1e999999999`)},
+		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": true`)},
 		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": "1"`)},
 		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": null`)},
 		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": 99999999999999999999`)},
@@ -268,6 +272,9 @@ func TestAMistakeOfAServiceIsToldByItsFieldAndChargesNothing(t *testing.T) {
 		{"until", `{"mode": "ban", "until": "", "limits": [` + charge + `]}`},
 		{"until", `{"mode": "ban", "until": 2000000000, "limits": [` + charge + `]}`},
 		{"until", `{"mode": "ban", "until": "tomorrow", "limits": [` + charge + `]}`},
+		{"until", `{"mode": "ban", "until": "2040-01-01T00:00:00,5Z", "limits": [` + charge + `]}`},
+		{"until", `{"mode": "ban", "until": "2040-01-01T00:00:00+24:00", "limits": [` + charge + `]}`},
+		{"until", `{"mode": "ban", "until": "2040-01-01 00:00:00Z", "limits": [` + charge + `]}`},
 		{"until", `{"mode": "allow", "until": "` + storetest.Start.Format(time.RFC3339) + `", "limits": [` + charge + `]}`},
 		{"until", `{"mode": "allow", "until": "2300-01-01T00:00:00Z", "limits": [` + charge + `]}`},
 		{"limits", `{"mode": "reset"}`},
@@ -300,7 +307,8 @@ func TestTheServiceEndpointIsForTokensOnly(t *testing.T) {
 	}
 	expect(t, w.send("", "GET", "/api/limits?op=sweep", "", bearer(limitsToken)), http.StatusUnauthorized)
 	for _, query := range []string{"op=sweep&op=", "op=", "op=drop"} {
-		expect(t, w.send("", "GET", "/api/limits?"+query, "", bearer(cronSecret)), http.StatusBadRequest)
+		expect(t, w.send("", "GET", "/api/limits?"+query, "", bearer("")), http.StatusUnauthorized)
+		expect(t, w.send("", "GET", "/api/limits?"+query, "", byToken), http.StatusBadRequest)
 	}
 	if n := w.count("SELECT count(*) FROM rate_limits"); n != 0 {
 		t.Errorf("%d rows are left by requests without a token", n)
@@ -395,7 +403,7 @@ func TestAnotherAlgorithmForSignInIsOneWord(t *testing.T) {
 		"sliding-window": {10, `"sign-in";q=10;w=60`, 6},
 		"sliding-log":    {10, `"sign-in";q=10;w=60`, 59},
 		"token-bucket":   {10, `"sign-in";q=10;w=60`, 5},
-		"leaky-bucket":   {1, `"sign-in";q=1;w=60`, 5},
+		"leaky-bucket":   {1, `"sign-in";q=10;w=60`, 5},
 	} {
 		t.Run(algorithm, func(t *testing.T) {
 			w := newWorld(t, func(s *app.Settings) {

@@ -66,11 +66,14 @@
 //  1. New(store, old, Config{OtherSecret: new}): states are read under both secrets, and written under the old one.
 //  2. New(store, new, Config{OtherSecret: old}): read under both, written under the new one.
 //  3. New(store, new, Config{}), once the longest window has passed since the second step, and the refill of the slowest bucket.
-//     Bans and exemptions that no decision has met since then, and that last longer, have to be repeated.
+//     Bans from before the first step that refused nobody since then, and exemptions from before it that admitted nobody,
+//     are forgotten with the old secret, and have to be repeated.
 //
 // The first two are one deployment each, and no counter restarts. If the first is skipped, instances that don't read both secrets
 // count apart from those that write the other: while such instances run, up to twice the limit passes. If the third comes
-// too early, or the secret is replaced at once, what was counted is forgotten: once more the limit passes, and bans end.
+// too early, or the secret is replaced at once, what was counted is forgotten: once more the limit passes, and bans end. A
+// reservation made before the first step gives nothing back after the second, and a reset by an instance of the third step
+// doesn't reach those of the second that still run.
 //
 // # Changing a policy
 //

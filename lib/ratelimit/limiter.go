@@ -86,7 +86,8 @@ type LimitResult struct {
 	// Reservation names what this decision charged, for Limiter.GiveBack. It is the zero value when nothing was.
 	Reservation Reservation
 
-	wait time.Duration // until this limit admits the same charge once more
+	// The time until this limit admits the same charge once more by itself, and for how long an operator admits it anyway.
+	wait, exempt time.Duration
 }
 
 // Reservation names one charge of one decision. The zero value names none.
@@ -295,7 +296,7 @@ func conclude(entries []Entry, rows []Row, allowed bool) Decision {
 			result.Reset = result.RetryAfter
 			blamed = true
 		}
-		result.wait = micros(now.retryMicros)
+		result.wait, result.exempt = micros(now.retryMicros), micros(now.exempt)
 		decision.Limits[i] = result
 	}
 	if !blamed {
@@ -311,9 +312,14 @@ func all(Policy) bool { return true }
 // must not tell of one limit tells the wait for the others. It is 0 when allowed.
 func (d Decision) RetryAfterOf(count func(Policy) bool) time.Duration {
 	var wait time.Duration
-	for _, limit := range d.Limits {
-		if !d.Allowed && count(limit.Policy) {
-			wait = max(wait, limit.wait)
+	for grown := !d.Allowed; grown; {
+		grown = false
+		for _, limit := range d.Limits {
+			// An exemption helps while it lasts, also when the wait is told in whole seconds.
+			ended := limit.exempt <= (wait + time.Second - 1).Truncate(time.Second)
+			if ended && limit.wait > wait && count(limit.Policy) {
+				wait, grown = limit.wait, true
+			}
 		}
 	}
 	return wait

@@ -76,7 +76,7 @@ func (m *MemoryStore) Decide(ctx context.Context, entries []Entry) ([]Row, error
 			m.put(entry, state)
 			m.writes++
 			rows[i].Charged, rows[i].NowMicros = true, step.nowMicros
-		case !step.fits && (step.first || step.stepped):
+		case !step.fits && (step.first || step.stepped || m.banElsewhere(entry, now)):
 			state = entry.Policy.refused(state, step)
 			m.put(entry, state)
 			rows[i].NowMicros = step.nowMicros
@@ -99,9 +99,27 @@ func (m *MemoryStore) put(entry Entry, state State) {
 	m.expires[entry.Key] = entry.Policy.expiresMicros(state)
 }
 
-// newest gives the state that was written last of those under an entry's keys.
+// newest gives the state that was written last of those under an entry's keys, with what an operator said last of either.
 func (m *MemoryStore) newest(entry Entry) State {
-	return m.states[m.home(entry.Key, entry.OtherKey, entry.Rotating)]
+	state := m.states[m.home(entry.Key, entry.OtherKey, entry.Rotating)]
+	word := m.states[m.said(entry)]
+	state.Override, state.UntilMicros, state.SaidMicros = word.Override, word.UntilMicros, word.SaidMicros
+	return state
+}
+
+// said is the key that the last word of an operator lies under.
+func (m *MemoryStore) said(entry Entry) int64 {
+	if entry.Rotating && m.states[entry.OtherKey].SaidMicros > m.states[entry.Key].SaidMicros {
+		return entry.OtherKey
+	}
+	return entry.Key
+}
+
+// banElsewhere says whether a ban is known under the other key alone. The first refusal by it is written down, so that the
+// ban goes on when that key's secret is gone.
+func (m *MemoryStore) banElsewhere(entry Entry, now int64) bool {
+	said := m.said(entry)
+	return said != entry.Key && m.states[said].Override == Banned && now < m.states[said].UntilMicros
 }
 
 // home is the key that a subject's newest state lies under.
@@ -180,18 +198,23 @@ func (m *MemoryStore) Operate(ctx context.Context, o Operation) error {
 	now := m.micros()
 	m.audits = append(m.audits, Audit{AtMicros: now, Policy: o.Policy, Key: o.Key, Action: o.Action, UntilMicros: o.UntilMicros})
 	m.writes++
-	home := m.home(o.Key, o.OtherKey, o.Rotating)
-	state, found := m.states[home]
-	if !found {
-		if o.Action == Reset {
-			return nil
+	keys := []int64{o.Key}
+	if o.Rotating {
+		keys = append(keys, o.OtherKey)
+	}
+	for _, key := range keys {
+		state, found := m.states[key]
+		if !found && o.Action == Reset {
+			continue
 		}
-		state = State{Algorithm: FixedWindow, WindowMicros: 1, Per: 1, HighMicros: now}
+		if !found {
+			state = State{Algorithm: FixedWindow, WindowMicros: 1, Per: 1}
+			m.writes++
+		}
+		m.states[key] = state.operated(o, now)
+		m.expires[key] = max(m.expires[key], o.UntilMicros)
 		m.writes++
 	}
-	m.states[home] = state.operated(o)
-	m.expires[home] = max(m.expires[home], o.UntilMicros)
-	m.writes++
 	return nil
 }
 

@@ -29,6 +29,7 @@ type State struct {
 	RefusedMicros int64     // when the newest audited refusal was; 0 for never
 	Override      Override  // what an operator said about the key
 	UntilMicros   int64     // when Override ends
+	SaidMicros    int64     // when an operator last said something; 0 for never. The later word counts of a subject's two states
 }
 
 // Override is an operator's word about one key, for a time.
@@ -59,8 +60,8 @@ type step struct {
 	fits        bool
 	remaining   int64
 	resetMicros int64 // until more units are to be had; 0 when none is in use
-	retryMicros int64 // until the charge fits; 0 when it does
-	exempt      bool  // an operator admits it
+	retryMicros int64 // until the charge fits, leaving an exemption aside; 0 when it does
+	exempt      int64 // microseconds for which an operator admits it whatever is left; 0 for no exemption
 	first       bool  // a refusal now is the first of its window, and is to be audited
 }
 
@@ -151,28 +152,22 @@ func (p Policy) step(s State, nowMicros, cost int64) step {
 	default:
 		p.bucketStep(&out, cost)
 	}
-	if s.Override != None && clockMicros < s.UntilMicros {
-		ends := s.UntilMicros - clockMicros
-		switch {
-		case s.Override == Exempt:
-			out.fits, out.exempt = true, true
-		case out.fits:
-			out.retryMicros = ends
-		default:
-			out.retryMicros = max(out.retryMicros, ends)
-		}
-		if s.Override == Banned {
+	if out.fits {
+		out.retryMicros = 0
+	}
+	if ends := s.UntilMicros - clockMicros; s.Override != None && ends > 0 {
+		if s.Override == Exempt {
+			out.fits, out.exempt = true, ends
+		} else {
 			if out.remaining > 0 {
 				out.resetMicros = ends
-			} else {
-				out.resetMicros = max(out.resetMicros, ends)
 			}
+			out.resetMicros, out.retryMicros = max(out.resetMicros, ends), max(out.retryMicros, ends)
 			out.fits, out.remaining = false, 0
 		}
 	}
-	out.fits = out.fits || cost == 0
-	if out.fits {
-		out.retryMicros = 0
+	if cost == 0 {
+		out.fits, out.retryMicros = true, 0
 	}
 	out.remaining = max(out.remaining, 0)
 	window := p.Window.Microseconds()
@@ -265,6 +260,7 @@ func (p Policy) after(s State, step step, cost int64) State {
 		RefusedMicros: s.RefusedMicros,
 		Override:      s.Override,
 		UntilMicros:   s.UntilMicros,
+		SaidMicros:    s.SaidMicros,
 	}
 	switch p.Algorithm {
 	case FixedWindow:
@@ -288,7 +284,7 @@ func (p Policy) dropped(step step, cost int64) int64 {
 	n := step.units
 	var room int64
 	switch {
-	case cost > 0 && step.exempt:
+	case cost > 0 && step.exempt > 0:
 		room = max(n+cost-MaxLogLimit, 0)
 	case cost > 0:
 		room = max(n+cost-p.Limit, 0)
@@ -374,8 +370,8 @@ func (s State) givenBack(r Refund, amount int64) State {
 }
 
 // operated gives the state after an operator's change.
-func (s State) operated(o Operation) State {
-	s.Override, s.UntilMicros = None, o.UntilMicros
+func (s State) operated(o Operation, nowMicros int64) State {
+	s.Override, s.UntilMicros, s.SaidMicros = None, o.UntilMicros, nowMicros
 	s.Sequence++
 	switch o.Action {
 	case Reset:

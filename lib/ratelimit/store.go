@@ -64,10 +64,11 @@ type Store interface {
 	// Decide carries out one decision as one atomic unit, ordered with every other decision on any of its keys.
 	//
 	// A key whose charge fits its limit is charged when every key's charge fits, or when its policy counts every
-	// attempt. While Rotating, a key's state is that of Key or of OtherKey, whichever was written last, and is written
-	// to Key. A key whose charge does not fit is never charged; when it is the first such refusal of the key in a
+	// attempt. While Rotating, a key's state is that of Key or of OtherKey, whichever was written last, with the later of
+	// what operators said about either, and is written to Key. A key whose charge does not fit is never charged; when it is the first such refusal of the key in a
 	// window (Policy.Window: aligned for FixedWindow and SlidingWindow, otherwise counted from the last such refusal), that is marked in its state and one audit row is written, in
-	// the same unit. Nothing else is written: not for a cost of 0, and not for later refusals of the window.
+	// the same unit. Nothing else is written: not for a cost of 0, and not for later refusals of the window, but for one
+	// that sees the store's clock stepped back, or a ban that OtherKey alone knows of: that brings the state along.
 	//
 	// It returns a Row for each entry, in order. Charged comes from the unit itself. The state of a key that the
 	// unit didn't write may be read just after it, and so may show later charges of others.
@@ -81,7 +82,8 @@ type Store interface {
 	// has reset the key. Nobody else's charge is touched.
 	GiveBack(ctx context.Context, refunds []Refund) error
 
-	// Operate carries out an operator's change and writes its audit row as one atomic unit.
+	// Operate carries out an operator's change and writes its audit row as one atomic unit. While Rotating it changes the
+	// states under both keys.
 	Operate(ctx context.Context, operation Operation) error
 
 	// Sweep deletes the expired of at most rows keys, beginning with the key from, in the order of keys. It never deletes

@@ -32,7 +32,8 @@ func Fields() []string {
 
 // SetFields tells what a decision left, each field once. The older fields have room for one limit: the one with the fewest
 // units left, and of those that refuse and have equally few, the one that refuses longest. A private limit shows only in
-// the refusal that it caused. A decision without a limit to tell of sets nothing.
+// the refusal that it caused. A decision without a limit to tell of sets nothing. What is told as the quota is Policy.Limit,
+// the units in a window; a bucket that holds more than that may have more left.
 func SetFields(header http.Header, decision ratelimit.Decision) {
 	var policies, current []string
 	var tightest *ratelimit.LimitResult
@@ -40,7 +41,7 @@ func SetFields(header http.Header, decision ratelimit.Decision) {
 	for i := range limits {
 		limit := &limits[i]
 		name := limit.Policy.Name // needs no escaping: see ratelimit.Policy
-		policies = append(policies, fmt.Sprintf(policyFormat, name, limit.Policy.Capacity(), seconds(limit.Policy.Window)))
+		policies = append(policies, fmt.Sprintf(policyFormat, name, limit.Policy.Limit, seconds(limit.Policy.Window)))
 		current = append(current, fmt.Sprintf(currentFormat, name, limit.Remaining, resetSeconds(limit)))
 		if tightest == nil || tighter(limit, tightest) {
 			tightest = limit
@@ -51,7 +52,7 @@ func SetFields(header http.Header, decision ratelimit.Decision) {
 	}
 	header.Set(fieldPolicy, strings.Join(policies, ", "))
 	header.Set(fieldCurrent, strings.Join(current, ", "))
-	header.Set(fieldOldLimit, strconv.FormatInt(tightest.Policy.Capacity(), 10))
+	header.Set(fieldOldLimit, strconv.FormatInt(tightest.Policy.Limit, 10))
 	header.Set(fieldOldRemaining, strconv.FormatInt(tightest.Remaining, 10))
 	header.Set(fieldOldReset, strconv.FormatInt(resetSeconds(tightest), 10))
 }

@@ -46,8 +46,8 @@ func BenchmarkDecideAmongKeys(b *testing.B) {
 			_, err := db.Exec(`
 				WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?)
 				INSERT INTO rate_limits (key, policy, algorithm, window_micros, per, high_micros, behind_micros, passed_micros, epoch, sequence, used, rest, charged,
-					refused_micros, override, until_micros, expires_micros)
-				SELECT i * 9223372036854, 'live', 1, 1, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 9000000000000000000 FROM n`, keys)
+					refused_micros, override, until_micros, said_micros, expires_micros)
+				SELECT i * 9223372036854, 'live', 1, 1, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 0, 9000000000000000000 FROM n`, keys)
 			if err != nil {
 				b.Fatal(err)
 			}

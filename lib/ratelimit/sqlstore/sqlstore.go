@@ -80,8 +80,9 @@ var errMissing = errors.New("sqlstore: the database answered without a row for e
 //
 //   - asked: the entries, from one JSON array.
 //   - clock: the time, read once for all of them.
-//   - home: where each key's newest state lies, which during a rotation of the secret may be under its other key.
-//   - held: that state.
+//   - home: where each key's newest state lies, and where an operator's last word about it, which during a rotation of the
+//     secret may be under its other key.
+//   - held: that state, with that word. A row that only holds a word has no time yet.
 //   - moved, found: that state with the key's time, brought along if the clock stepped back, and with the entry's algorithm.
 //   - standing: what stands now: units (and, for the sliding window, those of the previous one), or a bucket's debt in
 //     fractions of a unit, one for each millisecond of the window.
@@ -95,7 +96,7 @@ var errMissing = errors.New("sqlstore: the database answered without a row for e
 // touches no row. Every CTE is materialized: it is used several times, and json_each and the clock must be read once.
 //
 // The arithmetic is that of the package ratelimit's step functions, and so are its bounds: 576460752303423488 is 2⁵⁹.
-func decide(where string) string {
+func decide(lie places) string {
 	return `
 WITH
   asked AS MATERIALIZED (
@@ -114,13 +115,14 @@ WITH
   clock AS MATERIALIZED (
     SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AS now
   ),
-  home AS (` + where + `),
+  home AS (` + lie.home + `),
   held AS MATERIALIZED (
     SELECT
       home.*, clock.now, home.window / 1000 AS ms,
-      a.algorithm AS had, a.window_micros AS had_window, a.per AS had_per, a.high_micros AS high, a.behind_micros AS behind, a.passed_micros AS passed, a.epoch,
-      a.sequence, a.used, a.rest, a.log, a.refused_micros AS refused, a.override, a.until_micros AS until
-    FROM home CROSS JOIN clock LEFT JOIN rate_limits AS a ON a.key = home.home
+      a.algorithm AS had, a.window_micros AS had_window, a.per AS had_per, nullif(a.high_micros, 0) AS high,
+      a.behind_micros AS behind, a.passed_micros AS passed, a.epoch, a.sequence, a.used, a.rest, a.log, a.refused_micros AS refused,
+      ` + lie.says + `.override, ` + lie.says + `.until_micros AS until, ` + lie.says + `.said_micros AS said
+    FROM home CROSS JOIN clock ` + lie.states + `
   ),
   moved AS MATERIALIZED (
     SELECT
@@ -140,14 +142,16 @@ WITH
       max(coalesce(high, 0), now) AS high,
       CASE WHEN max(now, at) < high THEN max(now, at) WHEN behind > 0 THEN high ELSE coalesce(passed, 0) END AS passed,
       coalesce(epoch + (
-        at <> written OR had <> algorithm OR had_window <> window OR algorithm >= 4 AND had_per <> per
+        high IS NOT NULL AND (at <> written OR had <> algorithm OR had_window <> window OR algorithm >= 4 AND had_per <> per)
       ), 0) AS epoch,
       coalesce(sequence, 0) + 1 AS sequence,
       coalesce(behind = 0 AND at < high, 0) AS stepped,
       coalesce(refused, 0) AS refused,
       coalesce(override, 0) AS override,
       coalesce(until, 0) AS until,
+      coalesce(said, 0) AS said,
       coalesce(now < until, 0) AS overridden,
+      coalesce(now < until AND override = 1 AND word <> key, 0) AS banned_elsewhere, -- to be written, or it goes with the other secret
       coalesce(max(used, 0) + (had >= 4 AND algorithm < 4 AND rest > 0), 0) AS used, -- a part of a unit carries over as a whole one
       CASE WHEN had = algorithm OR (had >= 4 AND algorithm >= 4) THEN rest ELSE 0 END AS rest,
       CASE WHEN had = 3 THEN log END AS log
@@ -211,6 +215,7 @@ WITH
     SELECT
       *,
       CASE WHEN fits THEN cost ELSE 0 END AS charged,
+      CASE WHEN fits THEN cost WHEN first THEN 0 ELSE -1 END AS told,
       CASE
         WHEN algorithm <> 3 THEN 0
         WHEN substr(entries, 8 * units - 7, 8) <= expired THEN units
@@ -233,11 +238,11 @@ WITH
         CASE WHEN fits THEN max(units + cost - CASE WHEN overridden THEN 1000 ELSE most END, 0) ELSE 0 END AS room
       FROM step CROSS JOIN verdict
     )
-    WHERE cost > 0 AND CASE WHEN fits THEN allowed OR every_attempt ELSE first OR stepped END
+    WHERE cost > 0 AND CASE WHEN fits THEN allowed OR every_attempt ELSE first OR stepped OR banned_elsewhere END
   )
 INSERT INTO rate_limits (
   key, policy, algorithm, window_micros, per, high_micros, behind_micros, used, rest, log, charged, refused_micros, expires_micros,
-  passed_micros, epoch, sequence, override, until_micros
+  passed_micros, epoch, sequence, override, until_micros, said_micros
 )
 SELECT
   key,
@@ -256,7 +261,7 @@ SELECT
   CASE WHEN algorithm = 3 THEN unhex( -- joined as text, since the Turso engine joins blobs as if they were UTF-8
     hex(substr(entries, 8 * dropped + 1)) || replace(hex(zeroblob(charged)), '00', printf('%016x', now - shift)))
   END,
-  charged,
+  told,
   CASE WHEN NOT fits AND first THEN now ELSE refused END,
   max(until, CASE
     WHEN algorithm <= 2 THEN (min(high, 8000000000000000000) / window + algorithm) * window
@@ -267,7 +272,8 @@ SELECT
   epoch,
   sequence,
   override,
-  until
+  until,
+  said
 FROM charge
 WHERE true
 ON CONFLICT (key) DO UPDATE SET
@@ -287,35 +293,52 @@ ON CONFLICT (key) DO UPDATE SET
   epoch          = excluded.epoch,
   sequence       = excluded.sequence,
   override       = excluded.override,
-  until_micros   = excluded.until_micros
+  until_micros   = excluded.until_micros,
+  said_micros    = excluded.said_micros
 RETURNING
   key, algorithm, window_micros, per, high_micros, behind_micros, passed_micros, epoch, sequence, used, rest, hex(log), refused_micros, override,
-  until_micros, charged`
+  until_micros, said_micros, charged`
 }
 
-// One secret: a key's state lies under the key.
-const homePlain = `SELECT *, key AS home FROM asked`
+// places say where states and words of a key asked for lie.
+type places struct {
+	home   string // a query over asked that adds the keys home, of the newest state, and word, of an operator's last
+	states string // joins those rows, as a and, where it is another, as o
+	says   string // which of them has the word
+}
 
-// Two secrets: the state that was written last, of those under both keys. The time decides before the sequence, since an
-// instance that no longer reads the old key begins a sequence of its own.
-const homeRotating = `
+// One secret: both lie under the key.
+var atKey = places{
+	home:   `SELECT *, key AS home, key AS word FROM asked`,
+	states: `LEFT JOIN rate_limits AS a ON a.key = home.home`,
+	says:   "a",
+}
+
+// Two secrets: the state that was written last, of those under both keys, and the word that was said last. The time decides
+// before the sequence, since an instance that no longer reads the old key begins a sequence of its own.
+var atEither = places{
+	home: `
     SELECT
       asked.*,
       CASE
         WHEN b.key IS NOT NULL AND (a.key IS NULL OR (b.high_micros, b.sequence) > (a.high_micros, a.sequence)) THEN b.key
         ELSE asked.key
-      END AS home
+      END AS home,
+      CASE WHEN coalesce(b.said_micros, 0) > coalesce(a.said_micros, 0) THEN b.key ELSE asked.key END AS word
     FROM asked LEFT JOIN rate_limits AS a ON a.key = asked.key LEFT JOIN rate_limits AS b ON b.key = asked.other_key
-  `
+  `,
+	states: `LEFT JOIN rate_limits AS a ON a.key = home.home LEFT JOIN rate_limits AS o ON o.key = home.word`,
+	says:   "o",
+}
 
 // read gives the states of the keys that decide left alone, which an upsert returns no row for. It decides nothing.
-func read(where string) string {
+func read(lie places) string {
 	return `
 WITH
   asked AS MATERIALIZED (
     SELECT value ->> 0 AS key, value ->> 1 AS other_key FROM json_each(?)
   ),
-  home AS (` + where + `)
+  home AS (` + lie.home + `)
 SELECT
   home.key,
   coalesce(a.algorithm, 0),
@@ -330,23 +353,24 @@ SELECT
   coalesce(a.rest, 0),
   coalesce(hex(a.log), ''),
   coalesce(a.refused_micros, 0),
-  coalesce(a.override, 0),
-  coalesce(a.until_micros, 0),
+  coalesce(` + lie.says + `.override, 0),
+  coalesce(` + lie.says + `.until_micros, 0),
+  coalesce(` + lie.says + `.said_micros, 0),
   coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
-FROM home LEFT JOIN rate_limits AS a ON a.key = home.home`
+FROM home ` + lie.states
 }
 
 // statements are the texts for one secret, or for two.
-type statements struct{ decide, read, both, giveBack, operate string }
+type statements struct{ decide, read, both, giveBack string }
 
-func compose(where string) statements {
-	decide, read := decide(where), read(where)
-	return statements{decide, read, decide + ";" + read, giveBack(where), operate(where)}
+func compose(lie places) statements {
+	decide, read := decide(lie), read(lie)
+	return statements{decide, read, decide + ";" + read, giveBack(lie)}
 }
 
 var (
-	plain    = compose(homePlain)
-	rotating = compose(homeRotating)
+	plain    = compose(atKey)
+	rotating = compose(atEither)
 )
 
 // sweep deletes the expired of the rows that follow a key. It is bounded by the number of rows that it looks at, not of those
@@ -482,7 +506,7 @@ func (s *Store) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
 //   - home: where each subject's state lies.
 //   - held: whether that is still the state that was charged: of the same algorithm and epoch.
 //   - front: what was given back, after each charge, of those in front of it.
-func giveBack(where string) string {
+func giveBack(lie places) string {
 	return `
 WITH
   asked AS MATERIALIZED (
@@ -504,7 +528,7 @@ WITH
   clock AS MATERIALIZED (
     SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AS now
   ),
-  home AS MATERIALIZED (` + where + `),
+  home AS MATERIALIZED (` + lie.home + `),
   held AS MATERIALIZED (
     SELECT
       home.*,
@@ -568,32 +592,16 @@ func (s *Store) GiveBack(ctx context.Context, refunds []ratelimit.Refund) error 
 }
 
 // operate records what an operator does; a trigger does it, in the same statement.
-func operate(where string) string {
-	return `
-WITH
-  asked AS MATERIALIZED (
-    SELECT value ->> 0 AS key, value ->> 1 AS other_key FROM json_each(?)
-  ),
-  home AS (` + where + `)
-INSERT INTO rate_limit_audit (at_micros, policy, key, home_key, used, action, until_micros)
-SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000), ?, key, home, 0, ?, ?
-FROM home`
-}
+const operate = `
+INSERT INTO rate_limit_audit (at_micros, policy, key, other_key, used, action, until_micros)
+VALUES (coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000), ?, ?, ?, 0, ?, ?)`
 
 // Operate implements ratelimit.Store.
 func (s *Store) Operate(ctx context.Context, o ratelimit.Operation) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Deadline)
 	defer cancel()
-	var asked array
-	asked.open()
-	asked.number(o.Key)
-	asked.other(o.OtherKey, o.Rotating)
-	asked.close()
-	text := plain
-	if o.Rotating {
-		text = rotating
-	}
-	_, err := s.db.ExecContext(ctx, text.operate, asked.String(), s.now(), o.Policy, string(o.Action), o.UntilMicros)
+	other := sql.NullInt64{Int64: o.OtherKey, Valid: o.Rotating}
+	_, err := s.db.ExecContext(ctx, operate, s.now(), o.Policy, o.Key, other, string(o.Action), o.UntilMicros)
 	if err != nil {
 		return fmt.Errorf("sqlstore: %s: %w", o.Action, err)
 	}
@@ -714,7 +722,7 @@ func scanRow(rows *sql.Rows, last *int64) (key int64, row ratelimit.Row, err err
 	var log string
 	state := &row.State
 	err = rows.Scan(&key, &state.Algorithm, &state.WindowMicros, &state.Per, &state.HighMicros, &state.BehindMicros, &state.PassedMicros, &state.Epoch, &state.Sequence, &state.Used,
-		&state.Rest, &log, &state.RefusedMicros, &state.Override, &state.UntilMicros, last)
+		&state.Rest, &log, &state.RefusedMicros, &state.Override, &state.UntilMicros, &state.SaidMicros, last)
 	if err == nil && state.Algorithm == ratelimit.SlidingLog {
 		state.Log, err = decodeLog(log, state.Rest)
 		state.Rest = 0

@@ -231,8 +231,8 @@ func TestOddRowsNeitherStopADecisionNorOpenAHole(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				key := int64(100 + i)
-				_, err := db.Exec(`INSERT INTO rate_limits (key, policy, algorithm, window_micros, per, high_micros, behind_micros, passed_micros, epoch, sequence, used, rest, charged, refused_micros, override, until_micros, expires_micros)
-					VALUES (?, 'a', ?, 1, 1, ?, ?, 0, 0, 1, ?, 0, 0, ?, 0, 0, 0)`, key, row[0], row[1], row[2], row[3], row[4])
+				_, err := db.Exec(`INSERT INTO rate_limits (key, policy, algorithm, window_micros, per, high_micros, behind_micros, passed_micros, epoch, sequence, used, rest, charged, refused_micros, override, until_micros, said_micros, expires_micros)
+					VALUES (?, 'a', ?, 1, 1, ?, ?, 0, 0, 1, ?, 0, 0, ?, 0, 0, 0, 0)`, key, row[0], row[1], row[2], row[3], row[4])
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -326,8 +326,8 @@ func BenchmarkDecide(b *testing.B) {
 	})
 	b.Run("plain-upsert", func(b *testing.B) {
 		db := databases.File(b)
-		insert, err := db.Prepare(`INSERT INTO rate_limits (key, policy, algorithm, window_micros, per, high_micros, behind_micros, passed_micros, epoch, sequence, used, rest, charged, refused_micros, override, until_micros, expires_micros)
-			VALUES (?, 'p', 1, 1, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 1) ON CONFLICT (key) DO UPDATE SET used = used + 1`)
+		insert, err := db.Prepare(`INSERT INTO rate_limits (key, policy, algorithm, window_micros, per, high_micros, behind_micros, passed_micros, epoch, sequence, used, rest, charged, refused_micros, override, until_micros, said_micros, expires_micros)
+			VALUES (?, 'p', 1, 1, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0, 0, 1) ON CONFLICT (key) DO UPDATE SET used = used + 1`)
 		if err != nil {
 			b.Fatal(err)
 		}

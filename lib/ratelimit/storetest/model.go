@@ -285,15 +285,39 @@ func decide(now int64, asks []ask) answer {
 		limit := &out.Limits[i]
 		limit.Remaining = a.key.remaining(now)
 		limit.Reset = milliseconds(a.key.reset(now))
-		wait := milliseconds(a.key.wait(a.cost, now))
 		if !limit.Allowed {
+			wait := milliseconds(a.key.wait(a.cost, now))
 			limit.RetryAfter, limit.Reset = wait, wait
 		}
-		if !out.Allowed {
-			out.RetryAfter = max(out.RetryAfter, wait)
-		}
+	}
+	if !out.Allowed {
+		out.RetryAfter = milliseconds(waitForAll(now, asks))
 	}
 	return out
+}
+
+// waitForAll is the shortest time, in milliseconds, after which all admit the same once more, and still do when that time is
+// told in whole seconds. Each begins to admit after its own wait, or, when it is exempt, after one that begins with the
+// exemption's end.
+func waitForAll(now int64, asks []ask) int64 {
+	var waits []int64
+	for _, a := range asks {
+		waits = append(waits, a.key.wait(a.cost, now))
+		if a.key.word == ratelimit.Allow && now < a.key.until {
+			waits = append(waits, a.key.until-now+a.key.wait(a.cost, a.key.until))
+		}
+	}
+	sort.Slice(waits, func(i, j int) bool { return waits[i] < waits[j] })
+	for _, wait := range waits {
+		enough := true
+		for _, a := range asks {
+			enough = enough && a.key.admits(a.cost, now+wait) && a.key.admits(a.cost, now+(wait+999)/1000*1000)
+		}
+		if enough {
+			return wait
+		}
+	}
+	panic("some limit never admits")
 }
 
 func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -211,6 +211,106 @@ func rotationShares(t *testing.T, s *suite) {
 	}
 }
 
+// alone is the suite with a limiter that has one secret.
+func (s *suite) alone(secret []byte) *suite {
+	s.t.Helper()
+	limiter, err := ratelimit.New(s.Store, secret, ratelimit.Config{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	alone := *s
+	alone.limiter = limiter
+	return &alone
+}
+
+// Row E4: while the secret changes an operator's last word counts, whichever instance was told it, and outlives the old secret
+// when a decision met it.
+func operatorsDuringRotation(t *testing.T, s *suite) {
+	s.eachAlgorithm(t, func(t *testing.T, s *suite, algorithm ratelimit.Algorithm) {
+		before, after := s.alone(Secret), s.alone(otherSecret)
+		first, second := s.rotating(Secret, otherSecret), s.rotating(otherSecret, Secret)
+		s.clock.At(0)
+		until := s.clock.Now().Add(time.Hour).UnixMilli()
+		refused := func(s *suite, policy ratelimit.Policy, who string) {
+			t.Helper()
+			if got := s.in(t).decide(policy.Charge("someone")); got.Allowed {
+				t.Fatalf("a ban is not seen %s", who)
+			}
+		}
+
+		// The newer counter lies under the old secret, and the ban under the new one.
+		policy := plain(algorithm, "ban-by-the-newest")
+		second.decide(policy.Charge("someone"))
+		s.clock.At(time.Millisecond)
+		first.decide(policy.Charge("someone"))
+		after.operate(ratelimit.Ban, policy, until)
+		refused(second, policy, "by an instance with both secrets")
+		refused(after, policy, "by one with the new secret")
+
+		// Refusals that have nothing to write take a ban along all the same.
+		policy = plain(algorithm, "ban-by-the-oldest")
+		before.decide(policy.Charge("someone"))
+		before.operate(ratelimit.Ban, policy, until)
+		refused(before, policy, "where it was made")
+		refused(first, policy, "in the first step")
+		refused(second, policy, "in the second step")
+		refused(second, policy, "in the second step again")
+		refused(after, policy, "when the old secret is gone")
+		s.wantActions(policy, ratelimit.Ban, "refusal")
+
+		// A reset ends an exemption under both secrets, also when a sweep takes one row and leaves the other.
+		policy = plain(algorithm, "exemption")
+		before.operate(ratelimit.Allow, policy, until)
+		second.decide(policy.Charge("someone"))
+		second.operate(ratelimit.Reset, policy, 0)
+		s.clock.At(30 * time.Minute)
+		if _, err := s.Store.Sweep(t.Context(), 0, 1<<30); err != nil {
+			t.Fatal(err)
+		}
+		if got := second.in(t).countAdmitted(policy, 7); got != 5 {
+			t.Fatalf("%d of 7 passed after the exemption was taken back, want 5", got)
+		}
+
+		// A ban before anything was charged.
+		policy = plain(algorithm, "ban-of-a-stranger")
+		first.operate(ratelimit.Ban, policy, until)
+		refused(before, policy, "by an instance with the old secret")
+		refused(after, policy, "by one with the new secret")
+		refused(second, policy, "by one with both")
+		second.operate(ratelimit.Reset, policy, 0)
+		if got := before.in(t).countAdmitted(policy, 7); got != 5 {
+			t.Fatalf("%d of 7 passed after the ban was taken back, want 5", got)
+		}
+	})
+}
+
+// An exemption that ends before the others admit doesn't count: the wait is until all admit.
+func waitBeyondAnExemption(t *testing.T, s *suite) {
+	hourly := ratelimit.Policy{Name: "hourly", Algorithm: ratelimit.FixedWindow, Limit: 1, Window: time.Hour}
+	minutely := ratelimit.Policy{Name: "minutely", Algorithm: ratelimit.SlidingLog, Limit: 1, Window: time.Minute}
+	const since = 300 * time.Millisecond
+	for _, c := range []struct{ exempt, want time.Duration }{
+		{5 * time.Second, time.Hour - since},
+		{time.Minute - since + 100*time.Millisecond, time.Hour - since}, // ends within the second in which the other begins to admit
+		{time.Minute, time.Hour - since},
+		{time.Minute + time.Millisecond, time.Minute - since},
+	} {
+		s.clock.At(0)
+		hourly.Name, minutely.Name = fmt.Sprint("hourly-", c.exempt.Milliseconds()), fmt.Sprint("minutely-", c.exempt.Milliseconds())
+		s.decide(hourly.Charge("someone"), minutely.Charge("someone"))
+		s.clock.At(since)
+		s.operate(ratelimit.Allow, hourly, s.clock.Now().Add(c.exempt).UnixMilli())
+		got := s.decide(hourly.Charge("someone"), minutely.Charge("someone"))
+		if got.Allowed || !got.Limits[0].Allowed || got.RetryAfter != c.want {
+			t.Fatalf("exempt for %v: allowed %t, retry after %v, want %v", c.exempt, got.Allowed, got.RetryAfter, c.want)
+		}
+		s.clock.At(since + got.RetryAfter)
+		if !s.decide(hourly.Charge("someone"), minutely.Charge("someone")).Allowed {
+			t.Fatalf("exempt for %v: refused after waiting for %v", c.exempt, got.RetryAfter)
+		}
+	}
+}
+
 func rotationIsExact(t *testing.T, s *suite) {
 	old, young := s.rotating(Secret, otherSecret), s.rotating(otherSecret, Secret)
 	s.eachAlgorithm(t, func(t *testing.T, s *suite, algorithm ratelimit.Algorithm) {

@@ -48,6 +48,8 @@ var algorithmTests = []test{
 	{"an exemption admits beyond the limit and counts", exemptions},
 	{"a reset forgets the charges and ends a ban", resets},
 	{"random operations agree with the models", operationsAgree},
+	{"a wait is for the time when no exemption helps any more", waitBeyondAnExemption},
+	{"an operator's last word counts while the secret changes, and after", operatorsDuringRotation},
 	{"two limiters with their secrets in turn share every counter", rotationShares},
 	{"two limiters with their secrets in turn admit the limit together, also at once", rotationIsExact},
 
