@@ -8,9 +8,9 @@ CREATE TABLE rate_limits (
   per            INTEGER NOT NULL, -- its limit
   high_micros    INTEGER NOT NULL, -- the latest time the key has seen; never goes back
   behind_micros  INTEGER NOT NULL, -- how far the key's time lies before it: 0 unless the clock stepped back
-  passed_micros  INTEGER NOT NULL, -- up to where time before high_micros has been passed again; 0 for never
-  epoch          INTEGER NOT NULL, -- how often the key's time or policy changed or it was reset: charges of another epoch are gone
-  sequence       INTEGER NOT NULL, -- how often the state was written: tells the newer of a subject's two states of one time
+  passed_micros  INTEGER NOT NULL, -- up to where time before high_micros has been passed again, 0 for never; while behind, see ratelimit.State
+  epoch          INTEGER NOT NULL, -- begins at random, and grows when the key's time or policy changes or it is reset: charges of another epoch are gone
+  sequence       INTEGER NOT NULL, -- how often decisions and operators wrote it: tells the newer of a subject's two states of one time
   used           INTEGER NOT NULL, -- units that stood just after the last write
   rest           INTEGER NOT NULL, -- the algorithm's second number
   log            BLOB,             -- the sliding log's times, 8 bytes each, oldest first, counted from rest
@@ -132,8 +132,7 @@ BEGIN
       WHEN algorithm >= 4 THEN
         max(used * (NEW.window_micros / 1000) + rest - NEW.given, 0) % (NEW.window_micros / 1000)
       ELSE rest
-    END,
-    sequence = sequence + 1
+    END
   WHERE key = NEW.key
     AND algorithm = NEW.algorithm
     AND epoch = NEW.epoch;

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"math/big"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -164,19 +164,21 @@ func (a *App) charges(limits *[]serviceLimit, operation bool) ([]ratelimit.Charg
 	return charges, nil
 }
 
-// wholeNumber reads a number of JSON that has no fraction, however it is written: 3, 3.0 and 3e0 are one number.
+// maxExponent bounds what a number of JSON is multiplied out by.
+const maxExponent = 20
+
+// wholeNumber reads a number of JSON that has no fraction, however it is written: 3, 3.0 and 30e-1 are one number.
 func wholeNumber(text string) (int64, error) {
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return n, nil
+	if _, exponent, found := strings.Cut(strings.ToLower(text), "e"); found {
+		if n, err := strconv.Atoi(exponent); err != nil || n < -maxExponent || n > maxExponent {
+			return 0, strconv.ErrRange
+		}
 	}
-	n, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		return 0, err
-	}
-	if n != math.Trunc(n) || math.Abs(n) > 1<<53 {
+	n, ok := new(big.Rat).SetString(text)
+	if !ok || !n.IsInt() || !n.Num().IsInt64() {
 		return 0, strconv.ErrRange
 	}
-	return int64(n), nil
+	return n.Num().Int64(), nil
 }
 
 // told is the answer to a service: it is told of private limits too, since it is no stranger.

@@ -252,6 +252,10 @@ func TestAMistakeOfAServiceIsToldByItsFieldAndChargesNothing(t *testing.T) {
 		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": 11`)},
 		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": 1e-1`)},
 		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": 1e999999999`)},
+		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": 1e-400`)},
+		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": 1.0000000000000000000000001`)},
+		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": -1e-9`)},
+		{"limits[2].subject", third(`"policy": "log", "subject": "` + strings.Repeat("Ⱥ", 500) + `"`)}, // longer in lower case
 		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": true`)},
 		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": "1"`)},
 		{"limits[2].cost", third(`"policy": "bucket", "subject": "k", "cost": null`)},

@@ -65,15 +65,17 @@
 //
 //  1. New(store, old, Config{OtherSecret: new}): states are read under both secrets, and written under the old one.
 //  2. New(store, new, Config{OtherSecret: old}): read under both, written under the new one.
-//  3. New(store, new, Config{}), once the longest window has passed since the second step, and the refill of the slowest bucket.
+//  3. New(store, new, Config{}), once two of the longest windows have passed since the second step, and the refill of the slowest
+//     bucket.
 //     Bans from before the first step that refused nobody since then, and exemptions from before it that admitted nobody,
 //     are forgotten with the old secret, and have to be repeated.
 //
 // The first two are one deployment each, and no counter restarts. If the first is skipped, instances that don't read both secrets
 // count apart from those that write the other: while such instances run, up to twice the limit passes. If the third comes
 // too early, or the secret is replaced at once, what was counted is forgotten: once more the limit passes, and bans end. A
-// reservation made before the first step gives nothing back after the second, and a reset by an instance of the third step
-// doesn't reach those of the second that still run.
+// reservation made before the first step gives nothing back after the second. Operators had better wait for a step to be complete:
+// what they say to an instance with one secret is written under that one alone, and is seen by those with both while the row
+// lasts.
 //
 // # Changing a policy
 //
@@ -85,7 +87,9 @@
 // carried over: in a stretch of one window around the change as much can pass as the old and the new algorithm each promise,
 // added up, and never more. A bucket's fraction of a unit is dropped; between the two buckets it is kept. A log may still hold
 // units that have expired, up to as many as stand: they are taken for standing, so that somebody may wait longer than needed.
-// Reservations made under another algorithm give nothing back. See [State].
+// Reservations made under another algorithm or Window, or for a bucket another Limit, give nothing back. A counter is kept for as
+// long as the policy that wrote it could need it: after a window was lengthened, or a bucket's rate lowered, a sweep may take
+// what would still have counted. See [State].
 //
 // # Operators
 //

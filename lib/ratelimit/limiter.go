@@ -64,7 +64,8 @@ type Decision struct {
 	// that count every attempt and admit it themselves.
 	Allowed bool
 	// RetryAfter is 0 when allowed. Otherwise it is the time after which the same charges pass all limits, this
-	// decision's own charges included, if nobody else charges them: for example 37.2s.
+	// decision's own charges included, if nobody else charges them: for example 37.2s. No wait is told as longer than
+	// a century.
 	RetryAfter time.Duration
 	// Limits has an entry for each charge, in order.
 	Limits []LimitResult
@@ -76,8 +77,8 @@ type LimitResult struct {
 	Allowed bool // by this limit alone
 	// Remaining is the number of units that are left now, after what this decision charged: never negative.
 	Remaining int64
-	// Reset is the time until more units are to be had: for a fixed window, until its end. It is 0 where nothing is used,
-	// and equals RetryAfter on a refusal.
+	// Reset is the time until more units are to be had, 0 where nothing is used; for a fixed window it is until its end,
+	// whatever is used. On a refusal it equals RetryAfter.
 	Reset time.Duration
 	// RetryAfter is 0 when this limit allows the charge, otherwise the time until it does.
 	RetryAfter time.Duration
@@ -123,21 +124,30 @@ func (l *Limiter) Peek(ctx context.Context, charges ...Charge) (Decision, error)
 	return conclude(entries, rows, allowed), nil
 }
 
-// GiveBack returns reserved charges to their limits, in one round trip: each once, and only what still stands of it. When
-// there is nothing left to return that is no error. A zero Reservation is ignored. An error matches ErrStore; then the
-// charges may stand or not, and asking again with the same reservations is safe.
+// GiveBack returns reserved charges to their limits, in one round trip, or as many as there are charges of one key: each
+// once, and only what still stands of it. When there is nothing left to return that is no error. A zero Reservation is ignored.
+// An error matches ErrStore; then the charges may stand or not, and asking again with the same reservations is safe.
 func (l *Limiter) GiveBack(ctx context.Context, reservations ...Reservation) error {
-	var refunds []Refund
+	given := map[int64]bool{}
+	var rounds [][]Refund // in each the keys differ
+	at := map[int64]int{}
 	for _, reservation := range reservations {
-		if reservation != (Reservation{}) {
-			refunds = append(refunds, reservation.refund)
+		refund := reservation.refund
+		if reservation == (Reservation{}) || given[refund.ID] {
+			continue
 		}
+		given[refund.ID] = true
+		round := at[refund.Key]
+		at[refund.Key]++
+		if round == len(rounds) {
+			rounds = append(rounds, nil)
+		}
+		rounds[round] = append(rounds[round], refund)
 	}
-	if len(refunds) == 0 {
-		return nil
-	}
-	if err := l.store.GiveBack(ctx, refunds); err != nil {
-		return fmt.Errorf("%w: %w", ErrStore, err)
+	for _, refunds := range rounds {
+		if err := l.store.GiveBack(ctx, refunds); err != nil {
+			return fmt.Errorf("%w: %w", ErrStore, err)
+		}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -72,13 +73,11 @@ func (m *MemoryStore) Decide(ctx context.Context, entries []Entry) ([]Row, error
 		switch {
 		case entry.Cost == 0:
 		case step.fits && (allowed || entry.Policy.Count == EveryAttempt):
-			state = entry.Policy.after(state, step, entry.Cost)
-			m.put(entry, state)
+			state = m.put(entry, state, entry.Policy.after(state, step, entry.Cost))
 			m.writes++
 			rows[i].Charged, rows[i].NowMicros = true, step.nowMicros
 		case !step.fits && (step.first || step.stepped || m.banElsewhere(entry, now)):
-			state = entry.Policy.refused(state, step)
-			m.put(entry, state)
+			state = m.put(entry, state, entry.Policy.refused(state, step))
 			rows[i].NowMicros = step.nowMicros
 			m.writes++
 			if step.first {
@@ -94,9 +93,14 @@ func (m *MemoryStore) Decide(ctx context.Context, entries []Entry) ([]Row, error
 	return rows, nil
 }
 
-func (m *MemoryStore) put(entry Entry, state State) {
+// put keeps the state that follows another. The epochs of another life of a key must not be those of the last one.
+func (m *MemoryStore) put(entry Entry, last, state State) State {
+	if last.HighMicros == 0 {
+		state.Epoch = int64(rand.Int32())
+	}
 	m.states[entry.Key] = state
 	m.expires[entry.Key] = entry.Policy.expiresMicros(state)
+	return state
 }
 
 // newest gives the state that was written last of those under an entry's keys, with what an operator said last of either.

@@ -20,9 +20,9 @@ type State struct {
 	Per           int64     // the limit of that policy
 	HighMicros    int64     // the latest time the key has seen; never goes back
 	BehindMicros  int64     // how far the key's time lies before HighMicros: 0 unless the clock stepped back
-	PassedMicros  int64     // up to where time before HighMicros has been passed again; 0 for never
-	Epoch         int64     // how often the key's time or policy changed or an operator reset it: charges of another epoch are gone
-	Sequence      int64     // how often the state was written: the higher is the newer of two states of one subject and one HighMicros
+	PassedMicros  int64     // up to where time before HighMicros has been passed again, 0 for never; while behind, where the clock stepped back to, 0 if some time before that was passed twice
+	Epoch         int64     // begins at random, and grows when the key's time or policy changes or an operator resets it: charges of another epoch are gone
+	Sequence      int64     // how often decisions and operators wrote the state: the higher is the newer of two states of one subject and one HighMicros
 	Used          int64     // units that stood just after the last write
 	Rest          int64     // SlidingWindow: units of the previous window. Buckets: beyond Used, in Window-milliseconds
 	Log           []int64   // SlidingLog: the time of each unit, oldest first, as of the last write
@@ -72,29 +72,46 @@ func (s State) moved(nowMicros int64) int64 {
 		return nowMicros
 	case s.BehindMicros == 0 && nowMicros < s.HighMicros:
 		return min(max(nowMicros, s.PassedMicros), s.HighMicros)
+	case s.fresh() && nowMicros < s.PassedMicros:
+		return nowMicros
 	}
 	return s.HighMicros - s.BehindMicros
+}
+
+// fresh says that no time has been passed again since the clock stepped back, nor before: it may step back further.
+func (s State) fresh() bool {
+	return s.BehindMicros > 0 && s.PassedMicros == s.HighMicros-s.BehindMicros
+}
+
+// passed gives the PassedMicros of a state that has come to at by a step of the clock, if any, and on to nowMicros.
+func (s State) passed(at, nowMicros, clockMicros int64) int64 {
+	switch {
+	case nowMicros >= s.HighMicros && s.BehindMicros > 0:
+		return s.HighMicros
+	case nowMicros >= s.HighMicros:
+		return s.PassedMicros
+	case s.BehindMicros == 0 && s.PassedMicros == 0, s.fresh() && clockMicros < s.PassedMicros:
+		return at
+	case s.BehindMicros == 0:
+		return 0
+	}
+	return s.PassedMicros
 }
 
 // bring brings a state to nowMicros, for a policy whose algorithm may be another than the state's.
 func (p Policy) bring(s State, nowMicros int64) standing {
 	at, window, ms := s.moved(nowMicros), p.Window.Microseconds(), p.Window.Milliseconds()
+	clockMicros := nowMicros
 	nowMicros = max(nowMicros, at)
 	out := standing{
 		nowMicros:  nowMicros,
 		highMicros: max(s.HighMicros, nowMicros),
-		passed:     s.PassedMicros,
+		passed:     s.passed(at, nowMicros, clockMicros),
 		epoch:      s.Epoch,
-		stepped:    s.HighMicros != 0 && s.BehindMicros == 0 && at < s.HighMicros,
+		stepped:    s.HighMicros != 0 && at < s.HighMicros-s.BehindMicros,
 	}
 	if s.HighMicros != 0 && (at != s.HighMicros-s.BehindMicros || p.reshapes(s)) {
 		out.epoch++
-	}
-	switch {
-	case nowMicros < out.highMicros:
-		out.passed = nowMicros
-	case s.BehindMicros > 0:
-		out.passed = s.HighMicros
 	}
 	used := max(s.Used, 0)
 	var rest int64
@@ -151,6 +168,12 @@ func (p Policy) step(s State, nowMicros, cost int64) step {
 		p.slidingLog(&out, cost)
 	default:
 		p.bucketStep(&out, cost)
+	}
+	if ahead := nowMicros - clockMicros; ahead > 0 { // the key's time waits for the clock
+		out.retryMicros += ahead
+		if out.resetMicros > 0 {
+			out.resetMicros += ahead
+		}
 	}
 	if out.fits {
 		out.retryMicros = 0
@@ -343,7 +366,6 @@ func (r Refund) stands(nowMicros, front int64) int64 {
 // givenBack gives the state after what stands of a charge was given back; for a bucket that is amount.
 func (s State) givenBack(r Refund, amount int64) State {
 	window, ms := r.Policy.Window.Microseconds(), r.Policy.Window.Milliseconds()
-	s.Sequence++
 	switch r.Policy.Algorithm {
 	case FixedWindow, SlidingWindow:
 		switch (s.HighMicros-s.BehindMicros)/window - r.ChargedMicros/window {

@@ -32,12 +32,20 @@ const (
 // user name needs, and keeps hashing a subject cheap.
 const MaxSubjectBytes = 1024
 
-// Canonical gives the form of subject that is hashed. A blank, over-long or unreadable subject is an error that matches
-// ErrSubject and doesn't repeat the subject, which may be personal.
+// Canonical gives the form of subject that is hashed; it is its own canonical form. A blank, over-long or unreadable subject is an
+// error that matches ErrSubject and doesn't repeat the subject, which may be personal.
 func (k SubjectKind) Canonical(subject string) (string, error) {
-	if len(subject) > MaxSubjectBytes {
-		return "", fmt.Errorf("%w: %d bytes long: allowed are %d", ErrSubject, len(subject), MaxSubjectBytes)
+	canonical, err := subject, error(nil)
+	if len(subject) <= MaxSubjectBytes {
+		canonical, err = k.canonical(subject)
 	}
+	if n := len(canonical); n > MaxSubjectBytes { // lower case may be longer
+		return "", fmt.Errorf("%w: %d bytes long: allowed are %d", ErrSubject, n, MaxSubjectBytes)
+	}
+	return canonical, err
+}
+
+func (k SubjectKind) canonical(subject string) (string, error) {
 	switch k {
 	case Address:
 		return CanonicalAddress(subject)

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -205,4 +206,105 @@ func refundsDuringRotation(t *testing.T, s *suite) {
 		old.remaining(policy, 15)
 		young.remaining(policy, 15)
 	}
+}
+
+// sweep takes every expired key.
+func (s *suite) sweep() {
+	s.t.Helper()
+	if _, _, err := s.limiter.Sweep(context.Background()); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Case A22: a key that was swept begins another life. What was charged, and given back, in its former one is of no account.
+func refundsAcrossASweep(t *testing.T, s *suite) {
+	s.eachAlgorithm(t, func(t *testing.T, s *suite, algorithm ratelimit.Algorithm) {
+		policy := plain(algorithm, "swept")
+		s.clock.At(0)
+		late := s.decide(policy.ChargeN("someone", 5)).Limits[0]
+		s.clock.At(3 * time.Minute)
+		s.sweep()
+		s.clock.At(0) // the clock steps back, so that all is as it was
+		s.decide(policy.ChargeN("someone", 5))
+		s.giveBack(late)
+		s.remaining(policy, 0)
+
+		// The charge was of a longer window, which the sweep of the shorter one knows nothing of.
+		shorter, longer := plain(algorithm, "shortened"), plain(algorithm, "shortened")
+		longer.Window = 24 * time.Hour
+		late = s.decide(longer.ChargeN("someone", 5)).Limits[0]
+		s.clock.At(24 * time.Hour)
+		s.decide(shorter.Charge("someone"))
+		s.clock.At(24*time.Hour + 10*time.Minute)
+		s.sweep()
+		s.decide(shorter.ChargeN("someone", 5))
+		s.giveBack(late)
+		s.remaining(shorter, 0)
+	})
+	for _, policy := range buckets("swept") {
+		s.clock.At(0)
+		first := s.decide(policy.ChargeN("someone", 8)).Limits[0]
+		s.decide(policy.Charge("someone"))
+		s.decide(policy.Charge("someone"))
+		s.giveBack(first)
+		s.clock.At(90 * time.Second)
+		s.sweep()
+		s.decide(policy.Charge("someone"))
+		s.giveBack(s.decide(policy.Charge("someone")).Limits[0])
+		s.remaining(policy, 19)
+	}
+}
+
+// A reservation given twice in one call is given once, and so are several of one key.
+func refundsOfOneCall(t *testing.T, s *suite) {
+	for _, policy := range buckets("one-call") {
+		s.clock.At(0)
+		first := s.decide(policy.ChargeN("someone", 5)).Limits[0].Reservation
+		second := s.decide(policy.ChargeN("someone", 5)).Limits[0].Reservation
+		third := s.decide(policy.ChargeN("someone", 5)).Limits[0].Reservation
+		s.giveBackTo(first)
+		s.giveBackTo(second, second)
+		s.remaining(policy, 15)
+		s.giveBackTo(third, second, first, third)
+		s.remaining(policy, 20)
+	}
+}
+
+// The clock was ahead for a moment. Refunds of what was charged then don't make the store forget others that were given back.
+func refundsWhenTheClockWasAhead(t *testing.T, s *suite) {
+	ahead, policy := fixed("ahead", 1000, time.Hour), fixed("now", 1000, time.Hour)
+	var strange, ours []ratelimit.Reservation
+	s.clock.At(24 * time.Hour)
+	for range 20 {
+		strange = append(strange, s.decide(ahead.Charge("someone")).Limits[0].Reservation)
+	}
+	s.clock.At(0)
+	for range 10 {
+		ours = append(ours, s.decide(policy.ChargeN("someone", 10)).Limits[0].Reservation)
+	}
+	s.decide(policy.ChargeN("someone", 900))
+	s.giveBackTo(ours...)
+	s.remaining(policy, 100)
+	s.giveBackTo(strange...)
+	s.giveBackTo(ours...)
+	s.remaining(policy, 100)
+}
+
+// Reservations from before a rotation don't make the counter that they are of the newer one again.
+func refundsFromBeforeARotation(t *testing.T, s *suite) {
+	young := s.rotating(otherSecret, Secret)
+	s.eachAlgorithm(t, func(t *testing.T, s *suite, algorithm ratelimit.Algorithm) {
+		young := young.in(t)
+		policy := plain(algorithm, "before-rotation")
+		s.clock.At(0)
+		var old []ratelimit.Reservation
+		for range 3 {
+			old = append(old, s.decide(policy.Charge("someone")).Limits[0].Reservation)
+		}
+		young.decide(policy.ChargeN("someone", 2)) // within the same millisecond
+		young.giveBackTo(old...)
+		if got := young.decide(policy.ChargeN("someone", 0)).Limits[0].Remaining; got > 3 {
+			t.Fatalf("%d left, but 2 that were charged stand", got)
+		}
+	})
 }

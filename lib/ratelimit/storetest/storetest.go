@@ -155,7 +155,7 @@ func (s *suite) play(policy ratelimit.Policy, script []move) {
 		if got.RetryAfter != move.retry || limit.RetryAfter != move.retry {
 			s.t.Fatalf("move %d at %v: retry after %v and %v, want %v", i, move.at, got.RetryAfter, limit.RetryAfter, move.retry)
 		}
-		if limit.Reset <= 0 || limit.Reset > policy.Window {
+		if limit.Reset <= 0 || limit.Reset > max(policy.Window, move.retry) {
 			s.t.Fatalf("move %d at %v: reset in %v, window %v", i, move.at, limit.Reset, policy.Window)
 		}
 	}
@@ -505,9 +505,28 @@ func clockStepsBack(t *testing.T, s *suite) {
 	s.play(policy, []move{
 		{at: 20 * time.Second, cost: 4, allowed: true, remaining: 1},
 		{at: 19 * time.Second, allowed: true, remaining: 0},
-		{at: 18 * time.Second, retry: 41 * time.Second}, // the key's time stands still until the clock is at 19 s again
-		{at: 17 * time.Second, retry: 41 * time.Second},
+		{at: 18 * time.Second, retry: 42 * time.Second},
+		{at: 17 * time.Second, retry: 43 * time.Second},
 		{at: 60 * time.Second, allowed: true, remaining: 4},
+	})
+	// Two steps back in a row lock nobody out either.
+	policy.Name = "two-steps"
+	s.play(policy, []move{
+		{at: 20 * time.Second, cost: 5, allowed: true},
+		{at: hour + 50*time.Second, retry: 10 * time.Second},
+		{at: 2*hour + 50*time.Second, retry: 10 * time.Second},
+		{at: 3*hour + 30*time.Second, retry: 30 * time.Second},
+		{at: 3*hour + 60*time.Second, allowed: true, remaining: 4},
+	})
+	// Within time that is being passed again the key's time stands still when the clock steps back once more, and the wait says so.
+	policy.Name = "to-and-fro"
+	s.play(policy, []move{
+		{at: 20 * time.Second, cost: 5, allowed: true},
+		{at: hour + 20*time.Second, retry: 40 * time.Second},
+		{at: hour + 60*time.Second, cost: 5, allowed: true},
+		{at: hour + 61*time.Second, retry: 59 * time.Second},
+		{at: hour + 30*time.Second, retry: 90 * time.Second},
+		{at: hour + 120*time.Second, allowed: true, remaining: 4},
 	})
 }
 
@@ -518,6 +537,7 @@ func clockSwings(t *testing.T, s *suite) {
 		{6*time.Minute + 54*time.Second, 5 * time.Minute, 6*time.Minute + 30*time.Second}, // to and fro before it
 		{6*time.Minute + time.Second, 6*time.Minute - time.Millisecond, 6 * time.Minute},  // over an edge by a millisecond
 		{time.Hour, -24 * time.Hour, 59 * time.Minute},
+		{0, -time.Hour, time.Millisecond}, // beyond where it was, by a little
 	} {
 		policy := fixed(fmt.Sprintf("swing-%d", i), 5, time.Minute)
 		passed := 0

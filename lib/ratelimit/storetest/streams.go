@@ -43,6 +43,10 @@ var algorithmTests = []test{
 	{"a bucket's charge is given back whole, though another was given back before it in its millisecond", refundsWithinOneMillisecond},
 	{"a refund from before a reset takes nothing from the refunds after it", refundsAcrossAReset},
 	{"refunds by two limiters during a rotation touch nobody else", refundsDuringRotation},
+	{"a refund from before a rotation doesn't bring the older counter back", refundsFromBeforeARotation},
+	{"a refund from before a sweep touches nothing of the key's next life", refundsAcrossASweep},
+	{"what one call gives back twice is given back once", refundsOfOneCall},
+	{"a refund of a charge from the future forgets no other refund", refundsWhenTheClockWasAhead},
 
 	{"a ban refuses until its end and then lets in", bans},
 	{"an exemption admits beyond the limit and counts", exemptions},
@@ -531,9 +535,9 @@ func everyRetryAfterIsExact(t *testing.T, s *suite) {
 	}
 }
 
-func (s *suite) giveBackTo(reservation ratelimit.Reservation) {
+func (s *suite) giveBackTo(reservations ...ratelimit.Reservation) {
 	s.t.Helper()
-	if err := s.limiter.GiveBack(context.Background(), reservation); err != nil {
+	if err := s.limiter.GiveBack(context.Background(), reservations...); err != nil {
 		s.t.Fatal(err)
 	}
 }

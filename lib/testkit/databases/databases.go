@@ -14,7 +14,7 @@ import (
 )
 
 // deadline of a call: a busy machine that also compiles must not fail a test of something else.
-const deadline = 20 * time.Second
+const deadline = time.Minute
 
 // Open opens a database, brings it to the newest schema and closes it with the test.
 func Open(t testing.TB, url string) *database.DB {
