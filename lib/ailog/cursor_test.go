@@ -37,6 +37,7 @@ func TestWhatIsNoCursorIsRefused(t *testing.T) {
 		"padding":              good + "==",
 		"a line break within":  good[:4] + "\n" + good[5:],
 		"a line break at last": good[:len(good)-1] + "\n",
+		"line breaks alone":    strings.Repeat("\n", len(good)),
 		"another alphabet":     strings.Repeat("+", len(good)),
 		"another last bit":     good[:len(good)-1] + string(good[len(good)-1]+1),
 		"another place":        "AAAAAAAAAAg" + good[11:],
