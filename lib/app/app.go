@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/weirlimits/weir/lib/accounts"
+	"github.com/weirlimits/weir/lib/ailog"
 	"github.com/weirlimits/weir/lib/codes"
 	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/evaluations"
 	"github.com/weirlimits/weir/lib/policies"
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/ratelimit/sqlstore"
@@ -39,16 +41,18 @@ type Config struct {
 
 // App answers the requests of every route. It may be used by many goroutines.
 type App struct {
-	settings Settings
-	web      *web.Web
-	log      *slog.Logger
-	now      func() time.Time // of the process: it decides nothing
-	store    *sqlstore.Store
-	limiter  *ratelimit.Limiter
-	policies policies.Set
-	accounts *accounts.Accounts
-	codes    *codes.Pool
-	handlers map[string]http.Handler // by route
+	settings    Settings
+	web         *web.Web
+	log         *slog.Logger
+	now         func() time.Time // of the process: it decides nothing
+	store       *sqlstore.Store
+	limiter     *ratelimit.Limiter
+	policies    policies.Set
+	accounts    *accounts.Accounts
+	codes       *codes.Pool
+	entries     *ailog.Log
+	evaluations *evaluations.Evaluations
+	handlers    map[string]http.Handler // by route
 }
 
 // New makes an App on db, which the caller opens, migrates and closes.
@@ -85,14 +89,16 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 			Log:            config.Log,
 			Version:        Version,
 		}),
-		log:      config.Log,
-		now:      now,
-		store:    store,
-		limiter:  limiter,
-		policies: limits,
-		accounts: accounts.New(db.DB, accounts.Config{Now: config.Now, Hashed: config.Hashed}),
-		codes:    codes.New(db.DB, codes.Config{Now: config.Now}),
-		handlers: map[string]http.Handler{},
+		log:         config.Log,
+		now:         now,
+		store:       store,
+		limiter:     limiter,
+		policies:    limits,
+		accounts:    accounts.New(db.DB, accounts.Config{Now: config.Now, Hashed: config.Hashed}),
+		codes:       codes.New(db.DB, codes.Config{Now: config.Now}),
+		entries:     ailog.New(db.DB, ailog.Config{Now: config.Now}),
+		evaluations: evaluations.New(db.DB, evaluations.Config{Now: config.Now}),
+		handlers:    map[string]http.Handler{},
 	}
 	for route, resource := range resources {
 		a.handlers[route] = bounded(a.web.Handler("/api/"+route, resource(a)))
@@ -128,6 +134,8 @@ var resources = map[string]func(*App) web.Resource{
 	"codes":        (*App).codePool,
 	"limits":       (*App).limitsService,
 	"usernames":    (*App).usernames,
+	"ai-log":       (*App).aiLog,
+	"evaluations":  (*App).evaluate,
 }
 
 // Routes are the names of the resources below /api/, in order.
@@ -171,7 +179,7 @@ func storage(err error) error {
 			Status: http.StatusServiceUnavailable,
 			Detail: "Too many people are signing in at the moment. Please try again in a few seconds.",
 		}
-	case errors.Is(err, accounts.ErrStore), errors.Is(err, codes.ErrStore):
+	case errors.Is(err, accounts.ErrStore), errors.Is(err, codes.ErrStore), errors.Is(err, ailog.ErrStore), errors.Is(err, evaluations.ErrStore):
 		return web.Unavailable(err)
 	}
 	return err

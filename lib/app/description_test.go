@@ -235,6 +235,8 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 	large := `{"x":"` + strings.Repeat("x", 64<<10) + `"}`
 	limit := `{"limits":[{"policy":"sign-in","subject":"192.0.2.1"}]}`
 	cron := func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+cronSecret) }
+	admin := w.demo("admin")
+	large500 := `{"x":"` + strings.Repeat("x", 500_000) + `"}`
 
 	seen := map[string]bool{}
 	send := func(status int, method, path, body string, change ...func(*http.Request)) {
@@ -288,6 +290,27 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 		{200, "GET", "limits?op=sweep", "", cron},
 		{400, "GET", "limits?op=drop", "", byToken},
 		{401, "GET", "limits", "", nil},
+		{201, "POST", "ai-log", someEntry, admin},
+		{400, "POST", "ai-log", `[]`, signedIn},
+		{401, "POST", "ai-log", someEntry, nil},
+		{403, "POST", "ai-log", someEntry, foreign},
+		{413, "POST", "ai-log", large500, signedIn},
+		{422, "POST", "ai-log", `{}`, signedIn},
+		{200, "GET", "ai-log", "", signedIn},
+		{200, "GET", "ai-log?all=1&limit=1", "", admin},
+		{400, "GET", "ai-log?limit=0", "", signedIn},
+		{401, "GET", "ai-log", "", nil},
+		{403, "GET", "ai-log?all=1", "", signedIn},
+		{201, "POST", "evaluations", `{"entry":1,"score":4,"note":"good"}`, admin},
+		{400, "POST", "evaluations", `{"entry":1,"score":"4"}`, admin},
+		{401, "POST", "evaluations", `{"entry":1,"score":4}`, nil},
+		{403, "POST", "evaluations", `{"entry":1,"score":4}`, signedIn},
+		{404, "POST", "evaluations", `{"entry":2,"score":4}`, admin},
+		{413, "POST", "evaluations", large, admin},
+		{422, "POST", "evaluations", `{"entry":1,"score":4.5}`, admin},
+		{200, "GET", "evaluations", "", admin},
+		{401, "GET", "evaluations", "", nil},
+		{403, "GET", "evaluations", "", signedIn},
 	} {
 		if status.change == nil {
 			status.change = func(*http.Request) {}
@@ -299,6 +322,14 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 			w.send("203.0.113.77", row.method, "/api/"+row.route+row.query, row.body)
 		}
 		if got := w.send("203.0.113.77", row.method, "/api/"+row.route+row.query, row.body); got.StatusCode == http.StatusTooManyRequests {
+			seen[row.method+" "+row.route+" 429"] = true
+		}
+	}
+	for _, row := range byMember {
+		for range row.limit {
+			w.send("203.0.113.78", row.method, "/api/"+row.route+row.query, row.body, admin)
+		}
+		if got := w.send("203.0.113.78", row.method, "/api/"+row.route+row.query, row.body, admin); got.StatusCode == http.StatusTooManyRequests {
 			seen[row.method+" "+row.route+" 429"] = true
 		}
 	}
@@ -314,6 +345,9 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 	}
 	for _, row := range byAddress {
 		send(503, row.method, row.route+row.query, row.body)
+	}
+	for _, row := range byMember {
+		send(503, row.method, row.route+row.query, row.body, admin)
 	}
 	send(503, "POST", "limits", limit, byToken)
 	send(503, "GET", "limits", "", byToken)

@@ -18,6 +18,10 @@ var builtIn = []ratelimit.Policy{
 	row("borrow-code", ratelimit.FixedWindow, 12, 10*time.Minute, perAddress),
 	row("code-lookup", ratelimit.FixedWindow, 30, time.Minute, perAddress),
 	row("username-check", ratelimit.FixedWindow, 60, time.Minute, perAddress),
+	row("ai-log", ratelimit.FixedWindow, 200, 10*time.Minute, perMember),
+	row("ai-log-read", ratelimit.FixedWindow, 60, time.Minute, perMember),
+	row("evaluation", ratelimit.FixedWindow, 40, 10*time.Minute, perMember),
+	row("evaluation-read", ratelimit.FixedWindow, 60, time.Minute, perMember),
 	row(edge, ratelimit.FixedWindow, 1000, time.Minute, perAddressAdmitted),
 }
 
