@@ -7,12 +7,15 @@ toolchain go1.26.8
 require (
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/dunglas/httpsfv v1.1.2
+	github.com/emersion/go-sasl v0.0.0-20241020182733-b788ff22d5a6
+	github.com/emersion/go-smtp v0.26.0
 	github.com/go-json-experiment/json v1.27.2
 	github.com/golang-migrate/migrate/v4 v4.20.1
 	github.com/rs/cors v1.11.1
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 	github.com/tursodatabase/libsql-client-go v0.0.0-20260528064733-9d5d30a29a60
 	github.com/vercel/go-bridge v0.0.0-20221108222652-296f4c6bdb6d
+	github.com/wneessen/go-mail v0.8.1
 	golang.org/x/crypto v0.59.0
 	modernc.org/sqlite v1.62.0
 )
