@@ -1,5 +1,5 @@
 // Package codes keeps the pool of invite codes: it lends a code to one person at a time and takes it back unless an account
-// was made with it.
+// was made with it. The code of an invite is made for its recipient.
 //
 // The schema is in db/migrations. Using a code up is the business of lib/accounts: it happens in the statement that makes
 // the account.
@@ -29,6 +29,9 @@ var (
 
 // Hold is how long a borrowed code is kept for its borrower.
 const Hold = 30 * time.Minute
+
+// InviteHold is how long the code of an invite is kept for its recipient: mail is slow, and so are people.
+const InviteHold = 7 * 24 * time.Hour
 
 // MaxPool bounds Fill, which sends all its codes in one statement: 220 KB at most.
 const MaxPool = 10_000
@@ -94,6 +97,44 @@ func (p *Pool) Borrow(ctx context.Context) (Code, time.Time, error) {
 	return code, time.UnixMicro(until).UTC(), nil
 }
 
+// reserve adds a code that is borrowed from its first moment on: nobody else can be lent it in between. Two codes of 60 random
+// bits are never the same; if they were, the statement would fail.
+const reserve = `
+WITH clock AS MATERIALIZED (
+  SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AS now
+)
+INSERT INTO invite_codes (code, free_from_micros)
+SELECT ?, now + ?
+FROM clock
+RETURNING free_from_micros`
+
+// Reserve makes a fresh code, borrowed until the time it returns, InviteHold from now. If no account was made with it by then it
+// is free, and belongs to the pool like any other. It takes nothing from the pool, so that mail can't empty it.
+func (p *Pool) Reserve(ctx context.Context) (Code, time.Time, error) {
+	code := newCode()
+	var until int64
+	err := p.db.QueryRowContext(ctx, reserve, p.now(), string(code), InviteHold.Microseconds()).Scan(&until)
+	if err != nil {
+		return "", time.Time{}, fmt.Errorf("%w: reserve: %w", ErrStore, err)
+	}
+	return code, time.UnixMicro(until).UTC(), nil
+}
+
+// withdraw takes a code away unless an account was made with it, in one statement: of a sign-up at the same time one finds
+// what the other did.
+const withdraw = `
+DELETE FROM invite_codes
+WHERE code = ? AND used_micros IS NULL`
+
+// Withdraw takes back a code that Reserve made and nobody got to see, as if it had never been. A code that is used, or isn't
+// there, is left as it is.
+func (p *Pool) Withdraw(ctx context.Context, code Code) error {
+	if _, err := p.db.ExecContext(ctx, withdraw, string(code)); err != nil {
+		return fmt.Errorf("%w: withdraw: %w", ErrStore, err)
+	}
+	return nil
+}
+
 const lookUp = `
 WITH clock AS MATERIALIZED (
   SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AS now
@@ -134,7 +175,9 @@ WITH
     SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AS now
   ),
   pool AS MATERIALIZED (
-    SELECT count(*) AS size FROM invite_codes WHERE used_micros IS NULL
+    SELECT count(*) AS size
+    FROM invite_codes CROSS JOIN clock
+    WHERE used_micros IS NULL AND free_from_micros <= now + ?
   )
 INSERT INTO invite_codes (code, free_from_micros)
 SELECT fresh.value, clock.now
@@ -142,8 +185,8 @@ FROM json_each(?) AS fresh CROSS JOIN clock CROSS JOIN pool
 WHERE fresh.key < ? - pool.size
 ON CONFLICT (code) DO NOTHING`
 
-// Fill tops the pool up with random codes, so that it holds at least n that are not used, borrowed ones included. Filling
-// twice, or two at once, is like filling once. n is 0 to MaxPool; anything else is ErrFill.
+// Fill tops the pool up with random codes, so that it holds at least n that are not used, borrowed ones included and
+// those that are reserved for longer not. Filling twice, or two at once, is like filling once. n is 0 to MaxPool; anything else is ErrFill.
 func (p *Pool) Fill(ctx context.Context, n int) error {
 	if n < 0 || n > MaxPool {
 		return fmt.Errorf("%w: %d: allowed are 0 to %d", ErrFill, n, MaxPool)
@@ -156,7 +199,7 @@ func (p *Pool) Fill(ctx context.Context, n int) error {
 	if err != nil {
 		return fmt.Errorf("codes: fill: %w", err)
 	}
-	if _, err := p.db.ExecContext(ctx, fill, p.now(), string(text), n); err != nil {
+	if _, err := p.db.ExecContext(ctx, fill, p.now(), Hold.Microseconds(), string(text), n); err != nil {
 		return fmt.Errorf("%w: fill: %w", ErrStore, err)
 	}
 	return nil

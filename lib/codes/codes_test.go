@@ -254,13 +254,107 @@ func TestAStoreThatFailsIsNotARefusal(t *testing.T) {
 		cancel()
 		_, _, borrowErr := p.Borrow(gone)
 		_, _, lookupErr := p.Lookup(gone, "WEIR-0000-0000-0000")
-		for _, err := range []error{borrowErr, lookupErr, p.Fill(gone, 2)} {
+		_, _, reserveErr := p.Reserve(gone)
+		for _, err := range []error{borrowErr, lookupErr, reserveErr, p.Withdraw(gone, "WEIR-0000-0000-0000"), p.Fill(gone, 2)} {
 			if !errors.Is(err, ErrStore) || !errors.Is(err, context.Canceled) {
 				t.Errorf("%v: want ErrStore and the cause", err)
 			}
 			if errors.Is(err, ErrNoneLeft) || errors.Is(err, ErrUnknown) {
 				t.Errorf("%v looks like a refusal", err)
 			}
+		}
+	})
+}
+
+func TestAReservedCodeIsItsRecipientsForSevenDaysAndThenThePools(t *testing.T) {
+	databases.Each(t, func(t *testing.T, opened *database.DB) {
+		db := opened.DB
+		now := start
+		p := poolAt(t, db, &now, 0)
+		code, until, err := p.Reserve(t.Context())
+		if err != nil || !until.Equal(start.Add(7*24*time.Hour)) {
+			t.Fatalf("until %v, %v", until, err)
+		}
+		if parsed, err := Parse(string(code)); parsed != code || err != nil {
+			t.Errorf("%q is no code: %v", code, err)
+		}
+		now = until.Add(-time.Microsecond)
+		if state, expires, err := p.Lookup(t.Context(), code); state != Borrowed || !expires.Equal(until) || err != nil {
+			t.Errorf("a moment before: %v, %v, %v", state, expires, err)
+		}
+		if lent, _, err := p.Borrow(t.Context()); err != ErrNoneLeft {
+			t.Errorf("a moment before it is lent: %v, %v", lent, err)
+		}
+		now = until
+		if got := mustBorrow(t, p); got != code {
+			t.Errorf("lent %v, want %v", got, code)
+		}
+	})
+}
+
+func TestReservedCodesAreApartFromThePool(t *testing.T) {
+	databases.Each(t, func(t *testing.T, opened *database.DB) {
+		now := start
+		p := poolAt(t, opened.DB, &now, 3)
+		first, _, err := p.Reserve(t.Context())
+		second, _, err2 := p.Reserve(t.Context())
+		if err != nil || err2 != nil || first == second {
+			t.Fatalf("%v, %v; %v, %v", first, err, second, err2)
+		}
+		if err := p.Fill(t.Context(), 3); err != nil {
+			t.Fatal(err)
+		}
+		if n := count(t, opened.DB); n != 5 {
+			t.Errorf("%d codes after filling a full pool, want 3 and the 2 reserved", n)
+		}
+		for range 2 {
+			mustBorrow(t, p)
+		}
+		if err := p.Fill(t.Context(), 4); err != nil {
+			t.Fatal(err)
+		}
+		if n := count(t, opened.DB); n != 6 {
+			t.Errorf("%d codes after asking for one more, want 4 and the 2 reserved", n)
+		}
+		for range 2 {
+			if got := mustBorrow(t, p); got == first || got == second {
+				t.Errorf("lent the reserved %v", got)
+			}
+		}
+	})
+}
+
+func TestAWithdrawnCodeIsGoneUnlessItIsUsed(t *testing.T) {
+	databases.Each(t, func(t *testing.T, opened *database.DB) {
+		now := start
+		p := poolAt(t, opened.DB, &now, 1)
+		code, _, err := p.Reserve(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // a second time is like once
+			if err := p.Withdraw(t.Context(), code); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, _, err := p.Lookup(t.Context(), code); err != ErrUnknown {
+			t.Errorf("withdrawn: %v, want ErrUnknown", err)
+		}
+		if n := count(t, opened.DB); n != 1 {
+			t.Errorf("%d codes, want the pool's", n)
+		}
+		used, _, err := p.Reserve(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := opened.ExecContext(t.Context(), `UPDATE invite_codes SET used_micros = 1 WHERE code = ?`, string(used)); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Withdraw(t.Context(), used); err != nil {
+			t.Fatal(err)
+		}
+		if state, _, err := p.Lookup(t.Context(), used); state != Used || err != nil {
+			t.Errorf("a used one: %v, %v", state, err)
 		}
 	})
 }
