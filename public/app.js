@@ -63,6 +63,16 @@ function start() {
   for (const input of document.querySelectorAll('.field input')) prepareField(input);
   for (const form of document.querySelectorAll('form[data-action]')) form.addEventListener('submit', onSubmit);
   loadSession();
+  takeInvite();
+}
+
+// An invite's link has its code behind the #, which no server sees. Nor should the next page that is left from here.
+function takeInvite() {
+  const code = new URLSearchParams(location.hash.slice(1)).get('code');
+  if (!code) return;
+  history.replaceState(null, '', '#sign-up');
+  fill('sign-up-code', code);
+  document.getElementById('sign-up').scrollIntoView();
 }
 
 async function onSubmit(event) {

@@ -15,6 +15,8 @@ import (
 	"github.com/weirlimits/weir/lib/codes"
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/evaluations"
+	"github.com/weirlimits/weir/lib/invites"
+	"github.com/weirlimits/weir/lib/mail"
 	"github.com/weirlimits/weir/lib/policies"
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/ratelimit/sqlstore"
@@ -52,6 +54,9 @@ type App struct {
 	codes       *codes.Pool
 	entries     *ailog.Log
 	evaluations *evaluations.Evaluations
+	mail        mail.Sender
+	outbox      *mail.Outbox // what mail is without a server; swept with one too
+	invites     *invites.Mailer
 	handlers    map[string]http.Handler // by route
 }
 
@@ -98,8 +103,14 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 		codes:       codes.New(db.DB, codes.Config{Now: config.Now}),
 		entries:     ailog.New(db.DB, ailog.Config{Now: config.Now}),
 		evaluations: evaluations.New(db.DB, evaluations.Config{Now: config.Now}),
+		outbox:      mail.NewOutbox(db.DB, mail.OutboxConfig{Now: config.Now}),
 		handlers:    map[string]http.Handler{},
 	}
+	a.mail = a.outbox
+	if settings.SMTP != nil {
+		a.mail = mail.NewSMTP(*settings.SMTP)
+	}
+	a.invites = invites.New(a.codes, a.mail, invites.Config{Site: settings.Site})
 	for route, resource := range resources {
 		a.handlers[route] = bounded(a.web.Handler("/api/"+route, resource(a)))
 	}
@@ -132,6 +143,7 @@ var resources = map[string]func(*App) web.Resource{
 	"sign-up":      (*App).signUp,
 	"demo-sign-in": (*App).demoSignIn,
 	"codes":        (*App).codePool,
+	"invites":      (*App).invite,
 	"limits":       (*App).limitsService,
 	"usernames":    (*App).usernames,
 	"ai-log":       (*App).aiLog,
@@ -179,7 +191,8 @@ func storage(err error) error {
 			Status: http.StatusServiceUnavailable,
 			Detail: "Too many people are signing in at the moment. Please try again in a few seconds.",
 		}
-	case errors.Is(err, accounts.ErrStore), errors.Is(err, codes.ErrStore), errors.Is(err, ailog.ErrStore), errors.Is(err, evaluations.ErrStore):
+	case errors.Is(err, accounts.ErrStore), errors.Is(err, codes.ErrStore), errors.Is(err, ailog.ErrStore), errors.Is(err, evaluations.ErrStore),
+		errors.Is(err, mail.ErrStore):
 		return web.Unavailable(err)
 	}
 	return err

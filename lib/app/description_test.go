@@ -311,6 +311,12 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 		{200, "GET", "evaluations", "", admin},
 		{401, "GET", "evaluations", "", nil},
 		{403, "GET", "evaluations", "", signedIn},
+		{202, "POST", "invites", `{"email":"someone@example.org"}`, signedIn},
+		{400, "POST", "invites", `[]`, signedIn},
+		{401, "POST", "invites", `{"email":"someone@example.org"}`, nil},
+		{403, "POST", "invites", `{"email":"someone@example.org"}`, foreign},
+		{413, "POST", "invites", large, signedIn},
+		{422, "POST", "invites", `{"email":"someone"}`, signedIn},
 	} {
 		if status.change == nil {
 			status.change = func(*http.Request) {}

@@ -306,11 +306,17 @@ func (a *App) usage(call *web.Call) (web.Reply, error) {
 	}{Version, list}}, nil
 }
 
-// sweep deletes expired counters as long as it may. What it leaves the next one takes.
+// sweep deletes expired counters, then messages in the outbox, as long as it may. What it leaves the next one takes.
 func (a *App) sweep(call *web.Call) (web.Reply, error) {
 	ctx, cancel := context.WithTimeout(call.Context(), sweepTime)
 	defer cancel()
 	deleted, done, err := a.limiter.Sweep(ctx)
+	if err == nil && done {
+		var messages int64
+		messages, done, err = a.outbox.Sweep(ctx)
+		deleted += messages
+		err = storage(err)
+	}
 	return web.Reply{Body: struct {
 		Deleted int64 `json:"deleted"`
 		Done    bool  `json:"done"`

@@ -22,6 +22,8 @@ var builtIn = []ratelimit.Policy{
 	row("ai-log-read", ratelimit.FixedWindow, 60, time.Minute, perMember),
 	row("evaluation", ratelimit.FixedWindow, 40, 10*time.Minute, perMember),
 	row("evaluation-read", ratelimit.FixedWindow, 60, time.Minute, perMember),
+	row(mailInvite, ratelimit.FixedWindow, 6, 10*time.Minute, perMember),
+	row(inviteRecipient, ratelimit.SlidingLog, 3, 24*time.Hour, perRecipient),
 	row(edge, ratelimit.FixedWindow, 1000, time.Minute, perAddressAdmitted),
 }
 
@@ -39,6 +41,8 @@ var (
 	perAccount = ratelimit.Policy{Subject: ratelimit.Account, Count: ratelimit.Admitted, Private: true}
 	// perMember counts every attempt of whoever is signed in, by the number of the account.
 	perMember = ratelimit.Policy{Subject: ratelimit.Opaque, Count: ratelimit.EveryAttempt}
+	// perRecipient counts what was mailed to somebody, whoever mailed it, by invites.Recipient.Key.
+	perRecipient = ratelimit.Policy{Subject: ratelimit.Opaque, Count: ratelimit.Admitted, Private: true}
 )
 
 func row(name string, algorithm ratelimit.Algorithm, limit int64, window time.Duration, policy ratelimit.Policy) ratelimit.Policy {

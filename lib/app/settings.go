@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/mail"
 	"github.com/weirlimits/weir/lib/ratelimit"
 )
 
@@ -57,6 +59,13 @@ type Settings struct {
 	// needs it answers 503.
 	LimitsToken string
 	CronSecret  string
+
+	// SMTP is the server that mail goes out over: see mail.ParseURL. Nil: mail goes into the outbox.
+	SMTP *mail.SMTPConfig
+
+	// Site is the origin that links in mails begin with, such as "https://weir.example.org". Empty: mails hold no links. It
+	// is never taken from a request, whose Host anybody can write.
+	Site string
 
 	// StoreDeadline bounds each call to the database.
 	StoreDeadline time.Duration
@@ -105,6 +114,15 @@ func LoadSettings(lookup func(string) (string, bool), root string) (Settings, er
 	}
 	s.LimitsToken = e.token("LIMITS_API_TOKEN", minTokenBytes)
 	s.CronSecret = e.token("CRON_SECRET", minCronSecretBytes)
+
+	if text := e.text("SMTP_URL"); text != "" {
+		server, err := mail.ParseURL(text)
+		if err != nil {
+			e.fail("SMTP_URL", err.Error())
+		}
+		s.SMTP = &server
+	}
+	s.Site = e.site("SITE_URL")
 
 	s.StoreDeadline = e.deadline("STORE_DEADLINE", database.DefaultDeadline)
 	s.AllowedOrigins = e.origins("ALLOWED_ORIGINS")
@@ -257,6 +275,29 @@ func (e *environment) origins(name string) []string {
 		}
 	}
 	return origins
+}
+
+// site reads the origin of the page. What is mailed with it, codes and tokens, would travel unencrypted over http.
+func (e *environment) site(name string) string {
+	text := e.text(name)
+	if text == "" {
+		return ""
+	}
+	origin, ok := canonicalOrigin(strings.TrimSuffix(text, "/"))
+	u, err := url.Parse(origin)
+	switch {
+	case !ok || err != nil:
+		e.fail(name, fmt.Sprintf("is %q: allowed is an origin such as https://weir.example.org, without a path", text))
+	case u.Scheme != "https" && !isLoopback(u.Hostname()):
+		e.fail(name, fmt.Sprintf("is %q: http is allowed for this machine alone, such as http://127.0.0.1:3000", text))
+	}
+	return origin
+}
+
+// isLoopback says whether a host is this machine.
+func isLoopback(host string) bool {
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
 // canonicalOrigin writes an origin as a browser sends it (RFC 6454, section 6.2): in lower case, without the scheme's

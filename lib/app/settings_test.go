@@ -41,7 +41,7 @@ func TestSettingsOnThePlatform(t *testing.T) {
 	if !s.Platform || s.DatabaseURL != env["TURSO_DATABASE_URL"] || s.AuthToken != env["TURSO_AUTH_TOKEN"] || string(s.Secret) != testSecret {
 		t.Errorf("got %+v", s)
 	}
-	if s.StoreDeadline != 2*time.Second || s.AllowedOrigins != nil || s.OtherSecret != nil || s.Policies+s.LimitsToken+s.CronSecret != "" || s.SessionSameSite != http.SameSiteLaxMode || s.Demo {
+	if s.StoreDeadline != 2*time.Second || s.AllowedOrigins != nil || s.OtherSecret != nil || s.Policies+s.LimitsToken+s.CronSecret != "" || s.SMTP != nil || s.Site != "" || s.SessionSameSite != http.SameSiteLaxMode || s.Demo {
 		t.Errorf("defaults: got %+v", s)
 	}
 
@@ -53,6 +53,8 @@ func TestSettingsOnThePlatform(t *testing.T) {
 	env["RATE_LIMIT_POLICIES"] = `[{"name":"sign-in","algorithm":"token-bucket","limit":5,"window":"1m"}]`
 	env["LIMITS_API_TOKEN"] = testSecret
 	env["CRON_SECRET"] = testSecret[:16]
+	env["SMTP_URL"] = "smtps://weir:p%40ss@mail.example.org?from=weir@example.org"
+	env["SITE_URL"] = "https://Weir.example.org:443/"
 	s, err = LoadSettings(lookupIn(env), "")
 	if err != nil {
 		t.Fatal(err)
@@ -62,6 +64,9 @@ func TestSettingsOnThePlatform(t *testing.T) {
 	}
 	if string(s.OtherSecret) != "another "+testSecret || s.Policies != env["RATE_LIMIT_POLICIES"] || s.LimitsToken != testSecret || s.CronSecret != testSecret[:16] {
 		t.Errorf("got %+v", s)
+	}
+	if s.SMTP == nil || s.SMTP.Host != "mail.example.org" || s.SMTP.Port != 465 || s.SMTP.Password != "p@ss" || s.Site != "https://weir.example.org" {
+		t.Errorf("mail: got %+v, site %q", s.SMTP, s.Site)
 	}
 	if s.StoreDeadline != time.Millisecond || s.SessionSameSite != http.SameSiteNoneMode || !s.Demo {
 		t.Errorf("got %+v", s)
@@ -127,6 +132,19 @@ func TestAWrongSettingIsAnErrorThatNamesTheVariable(t *testing.T) {
 		{"CRON_SECRET", "\n"},
 		{"CRON_SECRET", "s3cr3t9abcdef01"},
 		{"CRON_SECRET", " s3cr3t9abcdef0123"},
+		{"SMTP_URL", "  "},
+		{"SMTP_URL", "s3cr3t"},
+		{"SMTP_URL", "smtps://weir:s3cr3t@mail.example.org"},
+		{"SMTP_URL", "smtp://weir:s3cr3t@mail.example.org?from=weir@example.org&tls=none"},
+		{"SMTP_URL", "smtps://weir:s3cr3t%@mail.example.org?from=weir@example.org"},
+		{"SITE_URL", "  "},
+		{"SITE_URL", "weir.example.org"},
+		{"SITE_URL", "https://weir.example.org/path"},
+		{"SITE_URL", "https://weir.example.org?x=1"},
+		{"SITE_URL", "https://weir.example.org//"},
+		{"SITE_URL", "http://weir.example.org"},
+		{"SITE_URL", "https://me@weir.example.org"},
+		{"SITE_URL", "javascript:alert(1)"},
 		{"VERCEL", "  "},
 		{"STORE_DEADLINE", "\t"},
 		{"STORE_DEADLINE", "2"},
