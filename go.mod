@@ -17,6 +17,7 @@ require (
 	github.com/vercel/go-bridge v0.0.0-20221108222652-296f4c6bdb6d
 	github.com/wneessen/go-mail v0.8.1
 	golang.org/x/crypto v0.59.0
+	modernc.org/libc v1.80.1
 	modernc.org/sqlite v1.62.0
 )
 
@@ -32,7 +33,6 @@ require (
 	golang.org/x/exp v0.0.0-20240325151524-a685a6edb6d8 // indirect
 	golang.org/x/sys v0.50.0 // indirect
 	golang.org/x/text v0.44.0 // indirect
-	modernc.org/libc v1.80.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
 )

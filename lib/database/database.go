@@ -16,6 +16,8 @@ import (
 
 	"github.com/tursodatabase/libsql-client-go/libsql"
 	_ "modernc.org/sqlite" // the driver that libsql hands file: URLs to
+
+	"github.com/weirlimits/weir/lib/sqliteheap"
 )
 
 // DefaultDeadline bounds a call when Config.Deadline is zero. A commit on Turso may take 100 ms and commits queue, so it
@@ -80,6 +82,7 @@ func Open(cfg Config) (*DB, error) {
 }
 
 func openFile(path string, deadline time.Duration) (*DB, error) {
+	sqliteheap.Install() // before SQLite is first used; what fails is told to who wants a bound
 	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("database: folder of the embedded file: %w", err)
 	}
