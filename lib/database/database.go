@@ -1,5 +1,5 @@
 // Package database opens the database that holds Weir's state: Turso over HTTP, or an embedded SQLite file. It is the
-// only place that names drivers and pragmas.
+// only place that names the drivers and pragmas for that.
 package database
 
 import (
