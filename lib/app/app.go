@@ -20,6 +20,7 @@ import (
 	"github.com/weirlimits/weir/lib/policies"
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/ratelimit/sqlstore"
+	"github.com/weirlimits/weir/lib/sandbox"
 	"github.com/weirlimits/weir/lib/web"
 )
 
@@ -57,6 +58,7 @@ type App struct {
 	mail        mail.Sender
 	outbox      *mail.Outbox // what mail is without a server; swept with one too
 	invites     *invites.Mailer
+	sandbox     *sandbox.Sandbox
 	handlers    map[string]http.Handler // by route
 }
 
@@ -104,6 +106,7 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 		entries:     ailog.New(db.DB, ailog.Config{Now: config.Now}),
 		evaluations: evaluations.New(db.DB, evaluations.Config{Now: config.Now}),
 		outbox:      mail.NewOutbox(db.DB, mail.OutboxConfig{Now: config.Now}),
+		sandbox:     sandbox.New(),
 		handlers:    map[string]http.Handler{},
 	}
 	a.mail = a.outbox
@@ -145,6 +148,7 @@ var resources = map[string]func(*App) web.Resource{
 	"codes":        (*App).codePool,
 	"invites":      (*App).invite,
 	"limits":       (*App).limitsService,
+	"sandbox-sql":  (*App).sandboxSQL,
 	"usernames":    (*App).usernames,
 	"ai-log":       (*App).aiLog,
 	"evaluations":  (*App).evaluate,

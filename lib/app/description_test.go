@@ -231,11 +231,11 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 	person := `{"username":"someone","password":"` + rightPassword + `"}`
 	cookie := w.signIn("203.0.113.202", "someone", rightPassword).Cookies()[0]
 	signedIn := func(r *http.Request) { r.AddCookie(cookie) }
+	admin := w.demo("admin")
 	foreign := func(r *http.Request) { r.Header.Set("Origin", "https://elsewhere.example.org") }
 	large := `{"x":"` + strings.Repeat("x", 64<<10) + `"}`
 	limit := `{"limits":[{"policy":"sign-in","subject":"192.0.2.1"}]}`
 	cron := func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+cronSecret) }
-	admin := w.demo("admin")
 	large500 := `{"x":"` + strings.Repeat("x", 500_000) + `"}`
 
 	seen := map[string]bool{}
@@ -281,6 +281,13 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 		{200, "GET", "usernames?name=Someone", "", nil},
 		{400, "GET", "usernames?name=%zz", "", nil},
 		{422, "GET", "usernames?name=a%20b", "", nil},
+		{200, "POST", "sandbox-sql", `{"sql":"SELECT 1, 'x', NULL, X'00'"}`, admin},
+		{400, "POST", "sandbox-sql", `{`, admin},
+		{401, "POST", "sandbox-sql", `{}`, nil},
+		{403, "POST", "sandbox-sql", `{}`, signedIn},
+		{408, "POST", "sandbox-sql", endless, admin},
+		{413, "POST", "sandbox-sql", large, admin},
+		{422, "POST", "sandbox-sql", `{"sql":"SELEC"}`, admin},
 		{200, "POST", "limits", limit, byToken},
 		{400, "POST", "limits", `{"limits":[]}`, byToken},
 		{401, "POST", "limits", limit, nil},

@@ -50,6 +50,7 @@ var byMember = []byMemberRow{
 	{"A8", "mail-invite", 6, 10 * time.Minute, "member", "POST", "invites", "", `{"email":"someone@example.org"}`},
 	{"A9", "ai-log", 200, 10 * time.Minute, "member", "POST", "ai-log", "", someEntry},
 	{"ai-log-read", "ai-log-read", 60, time.Minute, "member", "GET", "ai-log", "?limit=1", ""},
+	{"A10", "sandbox-sql", 30, 10 * time.Minute, "admin", "POST", "sandbox-sql", "", `{"sql":"SELECT 1"}`},
 	{"A11", "evaluation", 40, 10 * time.Minute, "admin", "POST", "evaluations", "", `{"entry":1,"score":3}`},
 	{"evaluation-read", "evaluation-read", 60, time.Minute, "admin", "GET", "evaluations", "", ""},
 }

@@ -24,6 +24,7 @@ var builtIn = []ratelimit.Policy{
 	row("evaluation-read", ratelimit.FixedWindow, 60, time.Minute, perMember),
 	row(mailInvite, ratelimit.FixedWindow, 6, 10*time.Minute, perMember),
 	row(inviteRecipient, ratelimit.SlidingLog, 3, 24*time.Hour, perRecipient),
+	row("sandbox-sql", ratelimit.FixedWindow, 30, 10*time.Minute, perMember),
 	row(edge, ratelimit.FixedWindow, 1000, time.Minute, perAddressAdmitted),
 }
 
