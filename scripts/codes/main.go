@@ -3,18 +3,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strconv"
-	"syscall"
 	"time"
 
-	"github.com/weirlimits/weir/lib/app"
 	"github.com/weirlimits/weir/lib/codes"
 	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/scripts/internal/command"
 )
 
 const usage = `usage: go run ./scripts/codes N
@@ -26,71 +23,40 @@ The database is TURSO_DATABASE_URL with TURSO_AUTH_TOKEN; off the platform, when
 every code but 0 into 1.
 `
 
-const (
-	exitFailed = 1
-	exitUsage  = 2
-)
-
 // totalDeadline is ample for the two statements, the second of which may write codes.MaxPool rows.
 const totalDeadline = 30 * time.Second
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	ctx, cancel := context.WithTimeout(ctx, totalDeadline)
-	code := run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr)
-	cancel()
-	stop()
-	os.Exit(code)
+	command.Main(totalDeadline, func(ctx context.Context) int {
+		return run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr)
+	})
 }
 
 // run is the command without the process around it. It returns the exit code.
 func run(ctx context.Context, args []string, lookup func(string) (string, bool), stdout, stderr io.Writer) int {
-	if len(args) == 1 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help") {
+	if command.AsksForHelp(args) {
 		fmt.Fprintf(stdout, usage, codes.MaxPool)
 		return 0
 	}
 	if len(args) != 1 {
 		fmt.Fprintf(stderr, usage, codes.MaxPool)
-		return exitUsage
+		return command.WrongUsage
 	}
 	n, err := strconv.Atoi(args[0])
 	if err != nil || n < 0 || n > codes.MaxPool {
 		fmt.Fprintf(stderr, "codes: %q is not a number of codes: allowed are 0 to %d\n", args[0], codes.MaxPool)
-		return exitUsage
+		return command.WrongUsage
 	}
-	if err := fill(ctx, lookup, n); err != nil {
+	err = command.WithDatabase(lookup, totalDeadline, func(db *database.DB) error {
+		if err := command.NeedTable(ctx, db, "invite_codes"); err != nil {
+			return err
+		}
+		return codes.New(db.DB, codes.Config{}).Fill(ctx, n)
+	})
+	if err != nil {
 		fmt.Fprintln(stderr, err)
-		return exitFailed
+		return command.Failed
 	}
 	fmt.Fprintf(stdout, "the pool holds at least %d codes that are not used\n", n)
 	return 0
-}
-
-func fill(ctx context.Context, lookup func(string) (string, bool), n int) error {
-	dir, err := os.Getwd()
-	if err != nil {
-		return fmt.Errorf("codes: %w", err)
-	}
-	root, err := app.FindRoot(dir)
-	if err != nil {
-		return err
-	}
-	config, err := app.LoadDatabase(lookup, root)
-	if err != nil {
-		return err
-	}
-	config.Deadline = totalDeadline
-	db, err := database.Open(config)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	var migrated bool
-	if err := db.QueryRowContext(ctx, `SELECT count(*) > 0 FROM sqlite_master WHERE name = 'invite_codes'`).Scan(&migrated); err != nil {
-		return fmt.Errorf("codes: read the schema: %w", err)
-	}
-	if !migrated {
-		return errors.New("codes: the database has no pool of codes yet: run `go run ./scripts/migrate up` first")
-	}
-	return codes.New(db.DB, codes.Config{}).Fill(ctx, n)
 }

@@ -7,14 +7,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strconv"
-	"syscall"
 	"time"
 
-	"github.com/weirlimits/weir/lib/app"
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/migration"
+	"github.com/weirlimits/weir/scripts/internal/command"
 )
 
 const usage = `usage: go run ./scripts/migrate COMMAND
@@ -30,11 +28,7 @@ The database is TURSO_DATABASE_URL with TURSO_AUTH_TOKEN; off the platform, when
 3 another process is migrating. go run turns every code but 0 into 1.
 `
 
-const (
-	exitFailed = 1
-	exitUsage  = 2
-	exitLocked = 3
-)
+const exitLocked = 3
 
 const (
 	// A migration may take longer than a decision, so STORE_DEADLINE does not apply. Less than the lock lasts, which
@@ -46,42 +40,43 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	ctx, cancel := context.WithTimeout(ctx, totalDeadline)
-	code := run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr)
-	cancel()
-	stop()
-	os.Exit(code)
+	command.Main(totalDeadline, func(ctx context.Context) int {
+		return run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr)
+	})
 }
 
 // run is the command without the process around it. It returns the exit code.
 func run(ctx context.Context, args []string, lookup func(string) (string, bool), stdout, stderr io.Writer) int {
-	if len(args) == 1 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help") {
+	if command.AsksForHelp(args) {
 		fmt.Fprint(stdout, usage)
 		return 0
 	}
 	do, ok := parse(args)
 	if !ok {
 		fmt.Fprint(stderr, usage)
-		return exitUsage
+		return command.WrongUsage
 	}
-	message, err := withDatabase(lookup, func(db *database.DB) (string, error) { return do(ctx, db) })
+	var message string
+	err := command.WithDatabase(lookup, callDeadline, func(db *database.DB) (err error) {
+		message, err = do(ctx, db)
+		return err
+	})
 	switch {
 	case errors.Is(err, migration.ErrLocked):
 		fmt.Fprintln(stderr, err)
 		return exitLocked
 	case err != nil:
 		fmt.Fprintln(stderr, err)
-		return exitFailed
+		return command.Failed
 	}
 	fmt.Fprintln(stdout, message)
 	return 0
 }
 
-// command does one thing to the database and returns what to print.
-type command func(context.Context, *database.DB) (string, error)
+// action does one thing to the database and returns what to print.
+type action func(context.Context, *database.DB) (string, error)
 
-func parse(args []string) (command, bool) {
+func parse(args []string) (action, bool) {
 	if len(args) == 0 || len(args) > 2 {
 		return nil, false
 	}
@@ -135,26 +130,4 @@ func version(ctx context.Context, db *database.DB) (string, error) {
 		return "no migration", nil
 	}
 	return fmt.Sprintf("version %d", v), nil
-}
-
-func withDatabase(lookup func(string) (string, bool), do func(*database.DB) (string, error)) (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", fmt.Errorf("migrate: %w", err)
-	}
-	root, err := app.FindRoot(dir)
-	if err != nil {
-		return "", err
-	}
-	config, err := app.LoadDatabase(lookup, root)
-	if err != nil {
-		return "", err
-	}
-	config.Deadline = callDeadline
-	db, err := database.Open(config)
-	if err != nil {
-		return "", err
-	}
-	message, err := do(db)
-	return message, errors.Join(err, db.Close())
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/testkit/hrana"
 	"github.com/weirlimits/weir/lib/testkit/turso"
+	"github.com/weirlimits/weir/scripts/internal/command"
 )
 
 // TestMain lets the test program be the command itself, so that tests can start several.
@@ -84,25 +85,25 @@ func TestUpTwiceDownTwiceAndUp(t *testing.T) {
 func TestWhatCannotBeDoneHasACodeAndASentence(t *testing.T) {
 	project(t)
 	for _, args := range [][]string{nil, {"sideways"}, {"up", "1"}, {"down", "0"}, {"down", "-1"}, {"down", "all"}, {"force"}, {"force", "x"}, {"version", "1"}, {"up", "1", "2"}} {
-		if code, stdout, stderr := migrate(t, "", args...); code != exitUsage || stdout != "" || !strings.HasPrefix(stderr, "usage:") {
-			t.Errorf("%q: got code %d, %q, %q; want %d and the usage", args, code, stdout, stderr, exitUsage)
+		if code, stdout, stderr := migrate(t, "", args...); code != command.WrongUsage || stdout != "" || !strings.HasPrefix(stderr, "usage:") {
+			t.Errorf("%q: got code %d, %q, %q; want %d and the usage", args, code, stdout, stderr, command.WrongUsage)
 		}
 	}
 	if code, stdout, stderr := migrate(t, "", "-h"); code != 0 || !strings.HasPrefix(stdout, "usage:") || stderr != "" {
 		t.Errorf("-h: got code %d, %q, %q; want 0 and the usage", code, stdout, stderr)
 	}
-	if code, _, stderr := migrate(t, "libsql://db.example.org?authToken=s3cr3t", "up"); code != exitFailed || !strings.Contains(stderr, "TURSO_DATABASE_URL") || strings.Contains(stderr, "s3cr3t") {
+	if code, _, stderr := migrate(t, "libsql://db.example.org?authToken=s3cr3t", "up"); code != command.Failed || !strings.Contains(stderr, "TURSO_DATABASE_URL") || strings.Contains(stderr, "s3cr3t") {
 		t.Errorf("wrong URL: got code %d, %q", code, stderr)
 	}
-	if code, _, stderr := migrate(t, "", "force", "99"); code != exitFailed || !strings.Contains(stderr, "force 99") {
+	if code, _, stderr := migrate(t, "", "force", "99"); code != command.Failed || !strings.Contains(stderr, "force 99") {
 		t.Errorf("force 99: got code %d, %q", code, stderr)
 	}
 	server := hrana.Start(t, hrana.Config{Hook: func(int, hrana.Request) hrana.Action {
 		return hrana.Action{Answer: &hrana.Answer{Status: 503}}
 	}})
-	for _, command := range []string{"up", "down", "version"} {
-		if code, stdout, stderr := migrate(t, server.URL, command); code != exitFailed || stdout != "" || !strings.Contains(stderr, "503") {
-			t.Errorf("%s on a failing server: got code %d, %q, %q", command, code, stdout, stderr)
+	for _, name := range []string{"up", "down", "version"} {
+		if code, stdout, stderr := migrate(t, server.URL, name); code != command.Failed || stdout != "" || !strings.Contains(stderr, "503") {
+			t.Errorf("%s on a failing server: got code %d, %q, %q", name, code, stdout, stderr)
 		}
 	}
 }
@@ -134,7 +135,7 @@ func TestADirtyVersionIsReportedWithTheCommandsThatMendIt(t *testing.T) {
 	if code, stdout, _ := migrate(t, "", "version"); code != 0 || stdout != "version 1 (dirty)\n" {
 		t.Errorf("version: got code %d, %q", code, stdout)
 	}
-	if code, _, stderr := migrate(t, "", "up"); code != exitFailed || !strings.Contains(stderr, "force 1") {
+	if code, _, stderr := migrate(t, "", "up"); code != command.Failed || !strings.Contains(stderr, "force 1") {
 		t.Errorf("up: got code %d, %q; want the way out", code, stderr)
 	}
 	if code, stdout, stderr := migrate(t, "", "force", "2"); code != 0 || stdout != "version 2\n" {
@@ -151,7 +152,7 @@ func TestACommandThatIsStoppedEndsWithAnError(t *testing.T) {
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	code := run(ctx, []string{"up"}, func(name string) (string, bool) { return server.URL, name == "TURSO_DATABASE_URL" }, &stdout, &stderr)
-	if code != exitFailed || stderr.Len() == 0 {
+	if code != command.Failed || stderr.Len() == 0 {
 		t.Errorf("got code %d, %q", code, stderr.String())
 	}
 }

@@ -1,0 +1,71 @@
+// Package command is how the commands on the database that the functions use begin and end.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/weirlimits/weir/lib/app"
+	"github.com/weirlimits/weir/lib/database"
+)
+
+// Exit codes besides 0. Those of a command's own begin at 3.
+const (
+	Failed     = 1
+	WrongUsage = 2
+)
+
+// Main runs a command for so long at the most, or until the process is asked to end, and ends it with the command's exit code.
+func Main(longest time.Duration, run func(context.Context) int) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	code := run(ctx)
+	cancel()
+	stop()
+	os.Exit(code)
+}
+
+// AsksForHelp says whether a command line is a question for its usage, which then is no mistake.
+func AsksForHelp(args []string) bool {
+	return len(args) == 1 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help")
+}
+
+// WithDatabase opens the database that the environment names, by the settings of the database alone (app.LoadDatabase), for
+// as long as do runs. Each call to it may take as long as callDeadline: STORE_DEADLINE is for requests.
+func WithDatabase(lookup func(string) (string, bool), callDeadline time.Duration, do func(*database.DB) error) error {
+	dir, err := os.Getwd()
+	if err != nil {
+		return fmt.Errorf("working directory: %w", err)
+	}
+	root, err := app.FindRoot(dir)
+	if err != nil {
+		return err
+	}
+	config, err := app.LoadDatabase(lookup, root)
+	if err != nil {
+		return err
+	}
+	config.Deadline = callDeadline
+	db, err := database.Open(config)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(db), db.Close())
+}
+
+// NeedTable tells how to make a table that is missing.
+func NeedTable(ctx context.Context, db *database.DB, name string) error {
+	var there bool
+	if err := db.QueryRowContext(ctx, `SELECT count(*) > 0 FROM sqlite_master WHERE type = 'table' AND name = ?`, name).Scan(&there); err != nil {
+		return fmt.Errorf("read the schema: %w", err)
+	}
+	if !there {
+		return fmt.Errorf("the database has no table %s yet: run `go run ./scripts/migrate up` first", name)
+	}
+	return nil
+}
