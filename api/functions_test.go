@@ -354,13 +354,21 @@ func TestAPersonSignsUpAndInOnTheBuiltFunctions(t *testing.T) {
 	do("usernames", request("GET", "/api/usernames?name=someone", "203.0.113.9", ""), http.StatusOK)
 	do("sign-up", request("POST", "/api/sign-up", "203.0.113.9", `{"code":"`+lent.Code+`",`+person+`}`), http.StatusCreated)
 	got = do("sign-in", request("POST", "/api/sign-in", "203.0.113.9", `{`+person+`}`), http.StatusOK)
+	if lines := got.header.Values("Set-Cookie"); len(lines) != 2 {
+		t.Errorf("cookies %q, want a session's and a device's", lines)
+	}
+	cookies := (&http.Response{Header: got.header}).Cookies()
 	who := request("GET", "/api/sign-in", "203.0.113.9", "")
-	for _, cookie := range (&http.Response{Header: got.header}).Cookies() {
+	leave := request("DELETE", "/api/sign-up", "203.0.113.9", `{"password":"correct horse battery"}`)
+	for _, cookie := range cookies {
 		who.AddCookie(cookie)
+		leave.AddCookie(cookie)
 	}
 	if got = do("sign-in", who, http.StatusOK); !strings.Contains(got.body, `"username":"someone","role":"member"`) {
 		t.Errorf("who am I: %s", got.body)
 	}
+	do("sign-up", leave, http.StatusNoContent) // row F3: the bridge passes the body of a DELETE on
+	do("usernames", request("GET", "/api/usernames?name=someone", "203.0.113.9", ""), http.StatusOK)
 	do("demo-sign-in", request("POST", "/api/demo-sign-in", "203.0.113.9", `{"role":"admin"}`), http.StatusOK)
 	do("sign-in", request("POST", "/api/sign-in", "", `{`+person+`}`), http.StatusServiceUnavailable) // case A38: nobody's address
 }

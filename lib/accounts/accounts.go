@@ -1,4 +1,4 @@
-// Package accounts keeps accounts and their sessions: who someone is, and how they prove it.
+// Package accounts keeps accounts, their sessions and their known devices: who someone is, and how they prove it.
 //
 // # Memory
 //
@@ -40,6 +40,8 @@ var (
 	ErrCodeNotBorrowed = fmt.Errorf("%w: not borrowed now", ErrCode)
 	// ErrCredentials means that there is no account of this name with this password, and not which of the two is wrong.
 	ErrCredentials = errors.New("accounts: wrong name or password")
+	// ErrNoAccount means that there is no account of a name.
+	ErrNoAccount = errors.New("accounts: no such account")
 	// ErrNoSession means that a token is not, or no longer, that of a session.
 	ErrNoSession = errors.New("accounts: no session")
 	// ErrRole means that a role is neither Member nor Admin.
@@ -71,6 +73,10 @@ type Account struct {
 type Config struct {
 	// Now replaces the database's clock, for tests. Nil means the database's clock.
 	Now func() time.Time
+	// Secret keys what a browser shows of its earlier sign-ins, by a key that is derived for this alone; OtherSecret is the one
+	// that it changes places with, so that none is forgotten. Without a Secret no device is known.
+	Secret      []byte
+	OtherSecret []byte
 	// Hashed is called before each password hash is computed, by the goroutine that computes it, so that tests can count
 	// them. Nil means that nobody counts.
 	Hashed func()
@@ -83,6 +89,8 @@ type Accounts struct {
 	codes  *codes.Pool
 	config Config
 	slots  chan struct{} // one element for each hash being computed
+
+	deviceKeys [][]byte // the first one signs; none: no devices
 }
 
 // New makes an Accounts on db, which the caller opens, migrates and closes.
@@ -92,6 +100,8 @@ func New(db *sql.DB, config Config) *Accounts {
 		codes:  codes.New(db, codes.Config{Now: config.Now}),
 		config: config,
 		slots:  make(chan struct{}, runtime.GOMAXPROCS(0)),
+
+		deviceKeys: deviceKeys(config),
 	}
 }
 
@@ -202,35 +212,134 @@ func (a *Accounts) IsFree(ctx context.Context, name Name) (bool, error) {
 	return err == nil && !found, err
 }
 
-// Authenticate returns the account of a name, in any spelling, if the password is its own, and ErrCredentials otherwise.
-// It computes one hash of the same cost whether the password is right, wrong, or there is no such account or no password
-// to it, so that time doesn't tell them apart.
-func (a *Accounts) Authenticate(ctx context.Context, name, password string) (Account, error) {
-	if len(password) > maxPasswordBytes {
-		return Account{}, ErrCredentials // whoever's it is
+// SignIn starts a session of the account of a name, in any spelling, if the password is its own; otherwise the error is
+// ErrCredentials. It computes one hash of the same cost whether the password is right, wrong, or there is no such account or
+// no password to it, so that time doesn't tell them apart. A password that was changed while it was looked at is a wrong one.
+//
+// With Config.Secret the device that asks is known for the account from now on, or for longer if it was already.
+func (a *Accounts) SignIn(ctx context.Context, name, password string, device Device) (Account, Session, error) {
+	account, passwordHash, err := a.authenticate(ctx, name, password)
+	if err != nil {
+		return Account{}, Session{}, err
 	}
-	var account Account
-	var passwordHash string
+	session, err := a.start(ctx, account, passwordHash, device)
+	if errors.Is(err, ErrNoAccount) {
+		return Account{}, Session{}, ErrCredentials
+	}
+	return account, session, err
+}
+
+// authenticate returns the account of a name and its hash if the password is its own, and ErrCredentials otherwise.
+func (a *Accounts) authenticate(ctx context.Context, name, password string) (account Account, passwordHash string, err error) {
 	if canonical, err := ParseName(name); err == nil {
 		if account, passwordHash, _, err = a.find(ctx, canonical); err != nil {
-			return Account{}, err
+			return Account{}, "", err
 		}
+	}
+	if err := a.check(ctx, passwordHash, password); err != nil {
+		return Account{}, "", err
+	}
+	return account, passwordHash, nil
+}
+
+// check compares a password with a stored hash, empty for none, and gives ErrCredentials if it is another one. It computes
+// one hash in any case, but for a password that is longer than any can be.
+func (a *Accounts) check(ctx context.Context, passwordHash, password string) error {
+	if len(password) > maxPasswordBytes {
+		return ErrCredentials // whoever's it is
 	}
 	h := noHash
 	if passwordHash != "" {
 		var err error
 		if h, err = parseHash(passwordHash); err != nil {
-			return Account{}, fmt.Errorf("%w: authenticate: %w", ErrStore, err)
+			return fmt.Errorf("%w: compare a password: %w", ErrStore, err)
 		}
 	}
 	matches, err := a.matches(ctx, h, password)
 	if err != nil {
-		return Account{}, err
+		return err
 	}
 	if !matches || passwordHash == "" {
-		return Account{}, ErrCredentials
+		return ErrCredentials
 	}
-	return account, nil
+	return nil
+}
+
+// checkOwn compares a password with that of an account, and gives the stored hash.
+func (a *Accounts) checkOwn(ctx context.Context, account Account, password string) (passwordHash string, err error) {
+	now, passwordHash, _, err := a.find(ctx, account.Name)
+	if err != nil {
+		return "", err
+	}
+	if now.ID != account.ID { // it has gone, and somebody else may have its name
+		passwordHash = ""
+	}
+	return passwordHash, a.check(ctx, passwordHash, password)
+}
+
+// changePassword is one UPDATE, in which the trigger accounts_sign_out ends the account's sessions but the one that is kept,
+// and forgets its devices but that session's. It changes the password that was compared and no other: of two changes at once,
+// each from the same old password, the second finds another one.
+const changePassword = `
+WITH clock AS MATERIALIZED (
+  SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AS now
+)
+UPDATE accounts
+SET
+  password_hash     = ?,
+  signed_out_micros = (SELECT now FROM clock),
+  kept_session      = ?
+WHERE id = ? AND password_hash = ?
+RETURNING id`
+
+// ChangePassword gives an account another password, if current is its own, and ends all its sessions but the one with the
+// token; devices are forgotten but that session's. Refusals are ErrPassword, for which nothing is hashed, and ErrCredentials.
+func (a *Accounts) ChangePassword(ctx context.Context, account Account, token, current, password string) error {
+	if err := checkPassword(password); err != nil {
+		return err
+	}
+	before, err := a.checkOwn(ctx, account, current)
+	if err != nil {
+		return err
+	}
+	h, err := a.hashPassword(ctx, password)
+	if err != nil {
+		return err
+	}
+	var id int64
+	err = a.db.QueryRowContext(ctx, changePassword, a.now(), h.String(), hashToken(token), account.ID, before).Scan(&id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return ErrCredentials
+	}
+	if err != nil {
+		return fmt.Errorf("%w: change a password: %w", ErrStore, err)
+	}
+	return nil
+}
+
+// deleteAccount is one DELETE, in which triggers on accounts take along what belongs to the account. It needs the password
+// that was compared: a new one says that its owner goes on.
+const deleteAccount = `
+DELETE FROM accounts
+WHERE id = ? AND password_hash = ?
+RETURNING id`
+
+// Delete deletes an account and all that belongs to it, if the password is its own; otherwise the error is ErrCredentials.
+// Its name is free again, its number is not, and the code that it was made with stays used.
+func (a *Accounts) Delete(ctx context.Context, account Account, password string) error {
+	passwordHash, err := a.checkOwn(ctx, account, password)
+	if err != nil {
+		return err
+	}
+	var id int64
+	err = a.db.QueryRowContext(ctx, deleteAccount, account.ID, passwordHash).Scan(&id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return ErrCredentials
+	}
+	if err != nil {
+		return fmt.Errorf("%w: delete an account: %w", ErrStore, err)
+	}
+	return nil
 }
 
 // addDemo makes a demo account unless it is there.

@@ -40,6 +40,7 @@ func newFixture(t *testing.T, db *sql.DB, codeCount int) *fixture {
 	f.Accounts = New(db, Config{
 		Now:    func() time.Time { return f.now },
 		Hashed: func() { f.hashed.Add(1) },
+		Secret: []byte("a secret of the accounts' tests, long enough"),
 	})
 	if err := f.codes.Fill(t.Context(), codeCount); err != nil {
 		t.Fatal(err)
@@ -63,6 +64,12 @@ func (f *fixture) mustSignUp(t *testing.T, name Name) Account {
 		t.Fatal(err)
 	}
 	return account
+}
+
+// Authenticate is what SignIn does before it starts a session.
+func (f *fixture) Authenticate(ctx context.Context, name, password string) (Account, error) {
+	account, _, err := f.authenticate(ctx, name, password)
+	return account, err
 }
 
 func (f *fixture) wantState(t *testing.T, code codes.Code, want codes.State) {
@@ -376,7 +383,11 @@ func TestAStoreThatFailsIsNotARefusal(t *testing.T) {
 	databases.Each(t, func(t *testing.T, opened *database.DB) {
 		db := opened.DB
 		f := newFixture(t, db, 1)
-		code, account := f.borrow(t), Account{ID: 1}
+		code := f.borrow(t)
+		account, err := f.Demo(t.Context(), Member)
+		if err != nil {
+			t.Fatal(err)
+		}
 		token, _, err := f.StartSession(t.Context(), account)
 		if err != nil {
 			t.Fatal(err)
@@ -387,7 +398,22 @@ func TestAStoreThatFailsIsNotARefusal(t *testing.T) {
 		if _, err := db.ExecContext(t.Context(), `DROP TABLE accounts`); err != nil {
 			t.Fatal(err)
 		}
-		errs := map[string]error{"EndSession": f.EndSession(t.Context(), token)}
+		known := f.seal(shownDevice{account: 1})
+		if _, err := db.ExecContext(t.Context(), `DROP TABLE devices`); err != nil {
+			t.Fatal(err)
+		}
+		errs := map[string]error{
+			"EndSession":     f.EndSession(t.Context(), token),
+			"EndAllSessions": f.EndAllSessions(t.Context(), account),
+			"ChangePassword": f.ChangePassword(t.Context(), account, token, password, password),
+			"Delete":         f.Delete(t.Context(), account, password),
+			"SetRole":        f.SetRole(t.Context(), "anna", Admin),
+		}
+		_, _, errs["SignIn"] = f.SignIn(t.Context(), "anna", password, Device{})
+		_, errs["Device"] = f.Device(t.Context(), known, "anna")
+		_, errs["CreateAdmin"] = f.CreateAdmin(t.Context(), "anna", password)
+		_, errs["Admins"] = f.Admins(t.Context())
+		_, _, errs["Sweep"] = f.Sweep(t.Context(), 10)
 		_, errs["SignUp"] = f.SignUp(t.Context(), Applicant{Code: code, Name: "anna", Password: password})
 		_, errs["Authenticate"] = f.Authenticate(t.Context(), "anna", password)
 		_, errs["Demo"] = f.Demo(t.Context(), Member)

@@ -128,14 +128,14 @@ func TestAHashThatCannotStartInTimeIsBusyAndNotComputed(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := a.Authenticate(ctx, "no name at all", "a long password"); !errors.Is(err, ErrBusy) || !errors.Is(err, context.Canceled) {
+	if _, _, err := a.SignIn(ctx, "no name at all", "a long password", Device{}); !errors.Is(err, ErrBusy) || !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want ErrBusy and the cause", err)
 	}
 	if hashed != 0 {
 		t.Errorf("%d hashes were computed", hashed)
 	}
 	<-a.slots
-	if _, err := a.Authenticate(t.Context(), "no name at all", "a long password"); err != ErrCredentials || hashed != 1 {
+	if _, _, err := a.SignIn(t.Context(), "no name at all", "a long password", Device{}); err != ErrCredentials || hashed != 1 {
 		t.Errorf("with a slot: %v, %d hashes", err, hashed)
 	}
 	if len(a.slots) != cap(a.slots)-1 {

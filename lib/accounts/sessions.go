@@ -31,28 +31,86 @@ func hashToken(token string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
+// startSession starts a session while the account is there and has the password that was compared, if one was. The trigger
+// sessions_device makes the device known in the same statement: the one that was shown while it is not revoked, otherwise
+// the fresh one, so that what was revoked meanwhile stays so.
 const startSession = `
-WITH clock AS MATERIALIZED (
-  SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AS now
-)
-INSERT INTO sessions (token_hash, account, created_micros, expires_micros)
-SELECT ?, ?, now, now + ?
-FROM clock
-RETURNING expires_micros`
+WITH
+  clock AS MATERIALIZED (
+    SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AS now
+  ),
+  known AS MATERIALIZED (
+    SELECT id_hash
+    FROM devices CROSS JOIN clock
+    WHERE id_hash = ? AND account = ? AND expires_micros > now
+  )
+INSERT INTO sessions (token_hash, account, created_micros, expires_micros, device)
+SELECT ?, id, now, now + ?, coalesce((SELECT id_hash FROM known), ?)
+FROM accounts CROSS JOIN clock
+WHERE id = ? AND coalesce(?, password_hash, '') = coalesce(password_hash, '')
+RETURNING created_micros, expires_micros, coalesce(device, '')`
 
-// StartSession starts a session of the account. The token is 32 random bytes in base64url; the database learns only its
-// SHA-256. It expires SessionLifetime from now unless it is renewed. The account's expired sessions are deleted in passing.
+// Session is one that was just started.
+type Session struct {
+	Token   string // 32 random bytes in base64url; the database learns only their SHA-256
+	Expires time.Time
+	// Device is for the browser to show when it signs in again, until DeviceExpires: see Accounts.Device. Empty: no device is
+	// known.
+	Device        string
+	DeviceExpires time.Time
+}
+
+// StartSession starts a session of the account without asking for a password. No device is known by it. It expires
+// SessionLifetime from now unless it is renewed. The account's expired sessions are deleted in passing. ErrNoAccount means
+// that the account has gone.
 func (a *Accounts) StartSession(ctx context.Context, account Account) (token string, expires time.Time, err error) {
+	session, err := a.insertSession(ctx, account, nil, Device{}, nil)
+	return session.Token, session.Expires, err
+}
+
+// start starts a session on a device, while the account has this password.
+func (a *Accounts) start(ctx context.Context, account Account, passwordHash string, device Device) (Session, error) {
+	if len(a.deviceKeys) == 0 {
+		return a.insertSession(ctx, account, passwordHash, Device{}, nil)
+	}
+	fresh := shownDevice{account: account.ID}
+	rand.Read(fresh.id[:]) // never fails: it ends the program instead
+	return a.insertSession(ctx, account, passwordHash, device, &fresh)
+}
+
+// insertSession takes nil for a password that wasn't asked for, and for no device.
+func (a *Accounts) insertSession(ctx context.Context, account Account, passwordHash any, device Device, fresh *shownDevice) (Session, error) {
 	random := make([]byte, tokenBytes)
 	rand.Read(random) // never fails: it ends the program instead
-	token = base64.RawURLEncoding.EncodeToString(random)
-	var micros int64
-	err = a.db.QueryRowContext(ctx, startSession,
-		a.now(), hashToken(token), account.ID, SessionLifetime.Microseconds()).Scan(&micros)
-	if err != nil {
-		return "", time.Time{}, fmt.Errorf("%w: start a session: %w", ErrStore, err)
+	session := Session{Token: base64.RawURLEncoding.EncodeToString(random)}
+	var freshHash any
+	if fresh != nil {
+		freshHash = fresh.hash()
 	}
-	return token, time.UnixMicro(micros).UTC(), nil
+	var created, expires int64
+	var idHash string
+	err := a.db.QueryRowContext(ctx, startSession,
+		a.now(), device.ID, account.ID, hashToken(session.Token), SessionLifetime.Microseconds(), freshHash, account.ID, passwordHash).
+		Scan(&created, &expires, &idHash)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Session{}, ErrNoAccount
+	}
+	if err != nil {
+		return Session{}, fmt.Errorf("%w: start a session: %w", ErrStore, err)
+	}
+	session.Expires = time.UnixMicro(expires).UTC()
+	if fresh != nil {
+		used := *fresh
+		for _, d := range device.shown {
+			if d.hash() == idHash {
+				used = d
+			}
+		}
+		used.issuedMicros = created
+		session.Device = a.remember(used, device)
+		session.DeviceExpires = time.UnixMicro(created).Add(DeviceLifetime).UTC()
+	}
+	return session, nil
 }
 
 const readSession = `
@@ -109,4 +167,80 @@ func (a *Accounts) EndSession(ctx context.Context, token string) error {
 		return fmt.Errorf("%w: end a session: %w", ErrStore, err)
 	}
 	return nil
+}
+
+// endAllSessions is one UPDATE, in which the trigger accounts_sign_out ends the sessions and forgets the devices.
+const endAllSessions = `
+WITH clock AS MATERIALIZED (
+  SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AS now
+)
+UPDATE accounts
+SET
+  signed_out_micros = (SELECT now FROM clock),
+  kept_session      = NULL
+WHERE id = ?`
+
+// EndAllSessions ends every session of the account and forgets its devices.
+func (a *Accounts) EndAllSessions(ctx context.Context, account Account) error {
+	if _, err := a.db.ExecContext(ctx, endAllSessions, a.now(), account.ID); err != nil {
+		return fmt.Errorf("%w: end all sessions: %w", ErrStore, err)
+	}
+	return nil
+}
+
+// The sweep goes through a table in the order of its keys. lastSession and lastDevice tell where a step of so many rows ends.
+const lastSession = `
+SELECT coalesce(max(token_hash), ''), count(*)
+FROM (SELECT token_hash FROM sessions WHERE token_hash > ? ORDER BY token_hash LIMIT ?)`
+
+const sweepSessions = `
+DELETE FROM sessions
+WHERE token_hash > ?
+  AND token_hash <= ?
+  AND expires_micros <= coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+RETURNING token_hash`
+
+const lastDevice = `
+SELECT coalesce(max(id_hash), ''), count(*)
+FROM (SELECT id_hash FROM devices WHERE id_hash > ? ORDER BY id_hash LIMIT ?)`
+
+const sweepDevices = `
+DELETE FROM devices
+WHERE id_hash > ?
+  AND id_hash <= ?
+  AND expires_micros <= coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+RETURNING id_hash`
+
+// Sweep deletes expired sessions and devices, as long as ctx lasts, and says how many, and whether it came to the end. It
+// looks at so many rows in one step, for which others wait to write. An error matches ErrStore; what was deleted until then
+// is gone.
+func (a *Accounts) Sweep(ctx context.Context, rows int) (deleted int64, done bool, err error) {
+	sessions := func(after string) (last string, looked int, gone *sql.Rows, err error) {
+		if err = a.db.QueryRowContext(ctx, lastSession, after, rows).Scan(&last, &looked); err == nil && looked > 0 {
+			gone, err = a.db.QueryContext(ctx, sweepSessions, after, last, a.now())
+		}
+		return last, looked, gone, err
+	}
+	devices := func(after string) (last string, looked int, gone *sql.Rows, err error) {
+		if err = a.db.QueryRowContext(ctx, lastDevice, after, rows).Scan(&last, &looked); err == nil && looked > 0 {
+			gone, err = a.db.QueryContext(ctx, sweepDevices, after, last, a.now())
+		}
+		return last, looked, gone, err
+	}
+	for _, step := range []func(string) (string, int, *sql.Rows, error){sessions, devices} {
+		after, looked := "", rows
+		for looked == rows {
+			var gone *sql.Rows
+			if after, looked, gone, err = step(after); err == nil && gone != nil {
+				err = scanAll(gone, func() error { deleted++; return nil }) // the Turso server says of every DELETE that it affected none
+			}
+			if ctx.Err() != nil {
+				return deleted, false, nil
+			}
+			if err != nil {
+				return deleted, false, fmt.Errorf("%w: sweep: %w", ErrStore, err)
+			}
+		}
+	}
+	return deleted, true, nil
 }

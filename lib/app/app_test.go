@@ -185,6 +185,8 @@ var byAddress = []byAddressRow{
 	{"A7", "username-check", 60, time.Minute, "GET", "usernames", "?name=someone", ""},
 	{"session", "session", 60, time.Minute, "GET", "sign-in", "", ""},
 	{"session", "session", 60, time.Minute, "DELETE", "sign-in", "", ""},
+	{"session", "session", 60, time.Minute, "PATCH", "sign-in", "", `{"currentPassword":"wrong password","newPassword":"another password"}`},
+	{"session", "session", 60, time.Minute, "DELETE", "sign-up", "", `{"password":"wrong password"}`},
 }
 
 // byTokenOnly are the operations that have no limit, since only who holds a token gets to them (case A53).

@@ -232,6 +232,9 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 	cookie := w.signIn("203.0.113.202", "someone", rightPassword).Cookies()[0]
 	signedIn := func(r *http.Request) { r.AddCookie(cookie) }
 	admin := w.demo("admin")
+	w.member("leaving")
+	leavers := w.signIn("203.0.113.202", "leaving", rightPassword).Cookies()[0]
+	leaving := func(r *http.Request) { r.AddCookie(leavers) }
 	foreign := func(r *http.Request) { r.Header.Set("Origin", "https://elsewhere.example.org") }
 	large := `{"x":"` + strings.Repeat("x", 64<<10) + `"}`
 	limit := `{"limits":[{"policy":"sign-in","subject":"192.0.2.1"}]}`
@@ -259,7 +262,20 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 		{200, "GET", "sign-in", "", signedIn},
 		{401, "GET", "sign-in", "", nil},
 		{204, "DELETE", "sign-in", "", nil},
+		{400, "DELETE", "sign-in?everywhere=maybe", "", signedIn},
+		{401, "DELETE", "sign-in?everywhere=1", "", nil},
 		{403, "DELETE", "sign-in", "", foreign},
+		{204, "PATCH", "sign-in", change(rightPassword, rightPassword), signedIn},
+		{400, "PATCH", "sign-in", `{"token":"x","newPassword":"` + rightPassword + `"}`, nil},
+		{401, "PATCH", "sign-in", change(rightPassword, rightPassword), nil},
+		{403, "PATCH", "sign-in", change(rightPassword, rightPassword), foreign},
+		{413, "PATCH", "sign-in", large, signedIn},
+		{422, "PATCH", "sign-in", change(rightPassword, "short"), signedIn},
+		{204, "DELETE", "sign-up", `{"password":"` + rightPassword + `"}`, leaving},
+		{400, "DELETE", "sign-up", `{}`, signedIn},
+		{401, "DELETE", "sign-up", `{"password":"wrong password"}`, signedIn},
+		{403, "DELETE", "sign-up", `{}`, foreign},
+		{413, "DELETE", "sign-up", large, signedIn},
 		{201, "POST", "sign-up", applicant(code(), "another", rightPassword), nil},
 		{400, "POST", "sign-up", `[]`, nil},
 		{403, "POST", "sign-up", `{}`, foreign},

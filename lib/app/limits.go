@@ -306,19 +306,29 @@ func (a *App) usage(call *web.Call) (web.Reply, error) {
 	}{Version, list}}, nil
 }
 
-// sweep deletes expired counters, then messages in the outbox, as long as it may. What it leaves the next one takes.
+// sweepRows are looked at in one step of a sweep: few enough that nobody waits long for the writer.
+const sweepRows = 1000
+
+// sweep deletes what is expired as long as it may: counters, then messages in the outbox, then sessions and devices. What it
+// leaves the next one takes.
 func (a *App) sweep(call *web.Call) (web.Reply, error) {
 	ctx, cancel := context.WithTimeout(call.Context(), sweepTime)
 	defer cancel()
-	deleted, done, err := a.limiter.Sweep(ctx)
-	if err == nil && done {
-		var messages int64
-		messages, done, err = a.outbox.Sweep(ctx)
-		deleted += messages
-		err = storage(err)
+	people := func(ctx context.Context) (int64, bool, error) { return a.accounts.Sweep(ctx, sweepRows) }
+	var deleted int64
+	done := true
+	for _, sweep := range []func(context.Context) (int64, bool, error){a.limiter.Sweep, a.outbox.Sweep, people} {
+		n, through, err := sweep(ctx)
+		if err != nil {
+			return web.Reply{}, storage(err)
+		}
+		deleted += n
+		if done = through; !done {
+			break
+		}
 	}
 	return web.Reply{Body: struct {
 		Deleted int64 `json:"deleted"`
 		Done    bool  `json:"done"`
-	}{deleted, done}}, err
+	}{deleted, done}}, nil
 }

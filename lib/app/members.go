@@ -57,7 +57,7 @@ func (a *App) identify(who access) func(*web.Call) ([]ratelimit.Charge, error) {
 		}
 		found := member{account: account}
 		if renewed {
-			found.cookie = a.cookie(token, expires)
+			found.cookie = a.cookie(sessionCookie, token, expires)
 		}
 		call.Request = call.Request.WithContext(context.WithValue(call.Context(), memberKey{}, found))
 		if who.policy == "" {

@@ -12,7 +12,8 @@ import (
 var builtIn = []ratelimit.Policy{
 	row("sign-in", ratelimit.FixedWindow, 10, time.Minute, perAddress),
 	row("session", ratelimit.FixedWindow, 60, time.Minute, perAddress),
-	row("failed-sign-ins", ratelimit.FixedWindow, 8, 15*time.Minute, perAccount),
+	row(failedSignIns, ratelimit.FixedWindow, 8, 15*time.Minute, perAccount),
+	row(failedSignInsOnDevice, ratelimit.FixedWindow, 8, 15*time.Minute, perDevice),
 	row("sign-up", ratelimit.FixedWindow, 8, 10*time.Minute, perAddress),
 	row("demo-sign-in", ratelimit.FixedWindow, 30, 10*time.Minute, perAddress),
 	row("borrow-code", ratelimit.FixedWindow, 12, 10*time.Minute, perAddress),
@@ -40,6 +41,8 @@ var (
 	// perAccount is checked before trying and counts on failure: a sign-in reserves its unit before the password is
 	// looked at, and the right one gives it back. It counts names whether they have an account or not.
 	perAccount = ratelimit.Policy{Subject: ratelimit.Account, Count: ratelimit.Admitted, Private: true}
+	// perDevice is the same for the guesses at an account from a device that signed in to it before, by the device.
+	perDevice = ratelimit.Policy{Subject: ratelimit.Opaque, Count: ratelimit.Admitted, Private: true}
 	// perMember counts every attempt of whoever is signed in, by the number of the account.
 	perMember = ratelimit.Policy{Subject: ratelimit.Opaque, Count: ratelimit.EveryAttempt}
 	// perRecipient counts what was mailed to somebody, whoever mailed it, by invites.Recipient.Key.

@@ -107,15 +107,20 @@ func (w *world) busyDay() (identifiers []string) {
 		}
 		w.clock.At(time.Duration(i+1) * 7 * time.Minute)
 	}
+	session, device := w.browser("203.0.113.201", "another")
+	for _, password := range []string{"a wrong password", rightPassword} {
+		w.send("203.0.113.201", "PATCH", "/api/sign-in", change(password, newPassword), with(session, device))
+		w.send("203.0.113.201", "DELETE", "/api/sign-up", fmt.Sprintf(`{"password":%q}`, password), with(session))
+	}
 	if _, err := w.db.Exec("ALTER TABLE sessions RENAME TO away"); err != nil {
 		w.t.Fatal(err)
 	}
-	w.signIn("203.0.113.77", "another", rightPassword)
+	w.signIn("203.0.113.77", "another", newPassword)
 	if _, err := w.db.Exec("ALTER TABLE away RENAME TO sessions"); err != nil {
 		w.t.Fatal(err)
 	}
-	return append(addresses, "203.0.113.77", "203.0.113.200", "someone", "another", "no-such-person", "nobody",
-		"2001:db8:77:1::", rightPassword, "a wrong password", "a secret of tests")
+	return append(addresses, "203.0.113.77", "203.0.113.200", "203.0.113.201", "someone", "another", "no-such-person", "nobody",
+		"2001:db8:77:1::", rightPassword, newPassword, "a wrong password", "a secret of tests")
 }
 
 // Row B2; case E17.

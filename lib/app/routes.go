@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirlimits/weir/lib/accounts"
 	"github.com/weirlimits/weir/lib/codes"
+	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/web"
 )
 
@@ -40,7 +41,30 @@ func (a *App) signUp() web.Resource {
 			}
 			return web.Reply{Status: http.StatusCreated, Body: identity{account.Name, account.Role}}, nil
 		}),
+		http.MethodDelete: web.Identified(a.identify(access{role: accounts.Member}), web.Body(a.limits("session"), 0, a.guessToDelete, a.deleteAccount)),
 	}
+}
+
+// deletion is the body of DELETE.
+type deletion struct {
+	Password string `json:"password"`
+}
+
+func (a *App) guessToDelete(call *web.Call, in deletion) ([]ratelimit.Charge, error) {
+	if in.Password == "" {
+		return nil, web.BadRequest("password", "Please give your password.")
+	}
+	return a.guessOwn(call)
+}
+
+func (a *App) deleteAccount(call *web.Call, in deletion) (web.Reply, error) {
+	found, _ := call.Context().Value(memberKey{}).(member)
+	err := a.accounts.Delete(call.Context(), found.account, in.Password)
+	a.guessed(call, err)
+	if errors.Is(err, accounts.ErrCredentials) {
+		return web.Reply{}, web.Unauthorized("The password is wrong.")
+	}
+	return web.Reply{Cookies: []*http.Cookie{a.noSession()}}, storage(err)
 }
 
 func signUpProblem(err error) error {
@@ -75,7 +99,11 @@ func (a *App) demoSignIn() web.Resource {
 			if err != nil {
 				return web.Reply{}, storage(err)
 			}
-			return a.startSession(call, account)
+			token, expires, err := a.accounts.StartSession(call.Context(), account)
+			if err != nil {
+				return web.Reply{}, storage(err)
+			}
+			return a.signedIn(call, account, token, expires), nil
 		}),
 	}
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -11,11 +12,18 @@ import (
 	"github.com/weirlimits/weir/lib/web"
 )
 
-// failedSignIns is the policy of guesses at an account.
-const failedSignIns = "failed-sign-ins"
+// The policies of guesses at an account: those of strangers together, and those of each device that signed in to it before.
+// Answers tell of both under the first name, since which of them refuses is nobody's business.
+const (
+	failedSignIns         = "failed-sign-ins"
+	failedSignInsOnDevice = "failed-sign-ins-device"
+)
 
-// sessionCookie holds the session's token.
-const sessionCookie = "weir_session"
+// sessionCookie holds the session's token, deviceCookie what a browser shows of its earlier sign-ins.
+const (
+	sessionCookie = "weir_session"
+	deviceCookie  = "weir_device"
+)
 
 // maxNameBytes bounds the name of a sign-in: longer than any account's, and short enough to be hashed at no cost.
 const maxNameBytes = 256
@@ -40,11 +48,12 @@ func (a *App) signIn() web.Resource {
 		http.MethodPost:   web.Body(a.limits("sign-in"), 0, a.guess, a.checkPassword),
 		http.MethodGet:    web.Query(a.limits("session"), nil, a.whoAmI),
 		http.MethodDelete: web.Query(a.limits("session"), nil, a.signOut),
+		http.MethodPatch:  web.Body(a.limits("session"), 0, a.guessToChange, a.changePassword),
 	}
 }
 
 // guess charges a sign-in to the name it is for, whatever the password and whether there is such an account.
-func (a *App) guess(_ *web.Call, in credentials) ([]ratelimit.Charge, error) {
+func (a *App) guess(call *web.Call, in credentials) ([]ratelimit.Charge, error) {
 	if len(in.Username) > maxNameBytes {
 		return nil, web.BadRequest("username", "A user name is not that long.")
 	}
@@ -54,38 +63,112 @@ func (a *App) guess(_ *web.Call, in credentials) ([]ratelimit.Charge, error) {
 	if in.Password == "" {
 		return nil, web.BadRequest("password", "Please give your password.")
 	}
-	return []ratelimit.Charge{a.policy(failedSignIns).Charge(in.Username)}, nil
+	return a.guessAt(call, in.Username)
+}
+
+// deviceKey is the key of an accounts.Device in a request's context.
+type deviceKey struct{}
+
+// guessAt charges a guess at the password of a name: to the device that it comes from, if that signed in to this account
+// before, so that what strangers use up is no matter to it; otherwise to the name. Every operation that compares a password
+// charges it by this, so that all of them share one budget.
+func (a *App) guessAt(call *web.Call, name string) ([]ratelimit.Charge, error) {
+	device, err := a.accounts.Device(call.Context(), call.Cookie(deviceCookie), name)
+	if err != nil {
+		return nil, storage(err)
+	}
+	call.Request = call.Request.WithContext(context.WithValue(call.Context(), deviceKey{}, device))
+	if device.ID != "" {
+		return []ratelimit.Charge{a.policy(failedSignInsOnDevice).Charge(device.ID)}, nil
+	}
+	return []ratelimit.Charge{a.policy(failedSignIns).Charge(name)}, nil
+}
+
+// guessed gives a guess back unless it was wrong. Only a wrong password counts: not a right one, nor one that nobody came to
+// look at. Should giving back fail, the account is left with one unit less in this window, which is no reason to refuse its
+// owner.
+func (a *App) guessed(call *web.Call, err error) {
+	if errors.Is(err, accounts.ErrCredentials) {
+		return
+	}
+	err = a.limiter.GiveBack(call.Context(), call.Reservation(failedSignIns), call.Reservation(failedSignInsOnDevice))
+	if err != nil {
+		a.log.WarnContext(call.Context(), "a guess that was not wrong stays counted", slog.String("error", err.Error()))
+	}
 }
 
 func (a *App) checkPassword(call *web.Call, in credentials) (web.Reply, error) {
-	account, err := a.accounts.Authenticate(call.Context(), in.Username, in.Password)
+	device, _ := call.Context().Value(deviceKey{}).(accounts.Device)
+	account, session, err := a.accounts.SignIn(call.Context(), in.Username, in.Password, device)
+	a.guessed(call, err)
 	if errors.Is(err, accounts.ErrCredentials) {
 		return web.Reply{}, web.Unauthorized("The user name or the password is wrong.")
 	}
-	// Only a wrong password counts: not a right one, nor one that nobody came to look at. Should giving back fail, the
-	// account is left with one unit less in this window, which is no reason to refuse its owner.
-	if err := a.limiter.GiveBack(call.Context(), call.Reservation(failedSignIns)); err != nil {
-		a.log.WarnContext(call.Context(), "a sign-in that did not fail stays counted", slog.String("error", err.Error()))
-	}
 	if err != nil {
 		return web.Reply{}, storage(err)
 	}
-	return a.startSession(call, account)
+	reply := a.signedIn(call, account, session.Token, session.Expires)
+	reply.Cookies = append(reply.Cookies, a.cookie(deviceCookie, session.Device, session.DeviceExpires))
+	return reply, nil
 }
 
-func (a *App) startSession(call *web.Call, account accounts.Account) (web.Reply, error) {
-	token, expires, err := a.accounts.StartSession(call.Context(), account)
-	if err != nil {
-		return web.Reply{}, storage(err)
-	}
+// signedIn answers with a session that was just started.
+func (a *App) signedIn(call *web.Call, account accounts.Account, token string, expires time.Time) web.Reply {
 	// The browser forgets the session that it had, so nobody could end that one any more.
 	if err := a.endSessions(call); err != nil {
 		a.log.WarnContext(call.Context(), "an older session of a browser goes on", slog.String("error", err.Error()))
 	}
 	return web.Reply{
 		Body:    identity{account.Name, account.Role},
-		Cookies: []*http.Cookie{a.cookie(token, expires)},
-	}, nil
+		Cookies: []*http.Cookie{a.cookie(sessionCookie, token, expires)},
+	}
+}
+
+// passwordChange is the body of PATCH: who is signed in gives the current password. Token is for the other way, a link that
+// was sent by mail, and has no session.
+type passwordChange struct {
+	Token           *string `json:"token"`
+	CurrentPassword string  `json:"currentPassword"`
+	NewPassword     string  `json:"newPassword"`
+}
+
+func (a *App) guessToChange(call *web.Call, in passwordChange) ([]ratelimit.Charge, error) {
+	switch {
+	case in.Token != nil:
+		return nil, web.BadRequest("token", "A password can't be changed by a link here. Please sign in and give the current one.")
+	case in.CurrentPassword == "":
+		return nil, web.BadRequest("currentPassword", "Please give your current password.")
+	case in.NewPassword == "":
+		return nil, web.BadRequest("newPassword", "Please give your new password.")
+	}
+	if _, err := a.identify(access{role: accounts.Member})(call); err != nil {
+		return nil, err
+	}
+	return a.guessOwn(call)
+}
+
+// guessOwn charges a guess at the password of whoever is signed in. The demo's accounts are everybody's: nobody changes or
+// deletes them.
+func (a *App) guessOwn(call *web.Call) ([]ratelimit.Charge, error) {
+	found, _ := call.Context().Value(memberKey{}).(member)
+	if found.account.Name.Reserved() {
+		return nil, web.Forbidden("This is a demo account, which all visitors share.")
+	}
+	return a.guessAt(call, string(found.account.Name))
+}
+
+func (a *App) changePassword(call *web.Call, in passwordChange) (web.Reply, error) {
+	return a.asMember(call, func(account accounts.Account) (web.Reply, error) {
+		err := a.accounts.ChangePassword(call.Context(), account, call.Cookie(sessionCookie), in.CurrentPassword, in.NewPassword)
+		a.guessed(call, err)
+		switch {
+		case errors.Is(err, accounts.ErrCredentials):
+			return web.Reply{}, web.Unauthorized("The current password is wrong.")
+		case errors.Is(err, accounts.ErrPassword):
+			return web.Reply{}, web.Unprocessable("newPassword", sentence(accounts.PasswordRule))
+		}
+		return web.Reply{}, storage(err)
+	})
 }
 
 func (a *App) whoAmI(call *web.Call) (web.Reply, error) {
@@ -99,18 +182,41 @@ func (a *App) whoAmI(call *web.Call) (web.Reply, error) {
 	}
 	reply := web.Reply{Body: currentSession{identity{account.Name, account.Role}, expires.UTC()}}
 	if renewed {
-		reply.Cookies = []*http.Cookie{a.cookie(token, expires)}
+		reply.Cookies = []*http.Cookie{a.cookie(sessionCookie, token, expires)}
 	}
 	return reply, nil
 }
 
+// signOut ends the sessions that the browser has; with everywhere=1 all those of its account, whose devices are forgotten.
 func (a *App) signOut(call *web.Call) (web.Reply, error) {
+	switch everywhere, err := call.Query("everywhere"); {
+	case err != nil:
+		return web.Reply{}, err
+	case everywhere == "1":
+		if err := a.signOutEverywhere(call); err != nil {
+			return web.Reply{}, err
+		}
+	case call.Request.URL.Query().Has("everywhere"):
+		return web.Reply{}, web.BadRequest("everywhere", "Everywhere is 1, or left out.")
+	}
 	if err := a.endSessions(call); err != nil {
 		return web.Reply{}, storage(err)
 	}
-	gone := a.cookie("", time.Time{})
-	gone.MaxAge = -1
-	return web.Reply{Cookies: []*http.Cookie{gone}}, nil
+	return web.Reply{Cookies: []*http.Cookie{a.noSession()}}, nil
+}
+
+// signOutEverywhere refuses where nobody is signed in, since nobody would be signed out by it anywhere else.
+func (a *App) signOutEverywhere(call *web.Call) error {
+	account, _, _, err := a.accounts.Session(call.Context(), call.Cookie(sessionCookie))
+	switch {
+	case errors.Is(err, accounts.ErrNoSession):
+		return web.Unauthorized("Please sign in first.")
+	case err != nil:
+		return storage(err)
+	case account.Name.Reserved():
+		return web.Forbidden("This is a demo account, which all visitors share.")
+	}
+	return storage(a.accounts.EndAllSessions(call.Context(), account))
 }
 
 // maxCookies bounds the session cookies that a request may have: one, or a few that were set for other paths or hosts.
@@ -128,9 +234,9 @@ func (a *App) endSessions(call *web.Call) error {
 }
 
 // cookie holds a token out of reach of scripts and, on the platform, of connections without TLS.
-func (a *App) cookie(token string, expires time.Time) *http.Cookie {
+func (a *App) cookie(name, token string, expires time.Time) *http.Cookie {
 	return &http.Cookie{
-		Name:     sessionCookie,
+		Name:     name,
 		Value:    token,
 		Path:     "/",
 		Expires:  expires,
@@ -138,4 +244,11 @@ func (a *App) cookie(token string, expires time.Time) *http.Cookie {
 		Secure:   a.settings.Platform || a.settings.SessionSameSite == http.SameSiteNoneMode,
 		SameSite: a.settings.SessionSameSite,
 	}
+}
+
+// noSession takes the session's cookie away from a browser.
+func (a *App) noSession() *http.Cookie {
+	gone := a.cookie(sessionCookie, "", time.Time{})
+	gone.MaxAge = -1
+	return gone
 }

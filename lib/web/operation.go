@@ -168,7 +168,7 @@ func (e *endpoint) answer(header http.Header, r *http.Request) answer {
 	}
 	call := &Call{Request: r}
 	reply, body, err := e.attempt(call, operation)
-	setRateLimit(header, call.Decision)
+	setRateLimit(header, e.web.shown(call.Decision))
 	if err != nil {
 		return problemAnswer(header, e.problem(r.Context(), err))
 	}
@@ -252,7 +252,7 @@ func (e *endpoint) admit(call *Call, operation Operation) (run func() (Reply, er
 	case err != nil:
 		return nil, err
 	case !call.Decision.Allowed:
-		return nil, refusal(call.Decision)
+		return nil, refusal(e.web.shown(call.Decision))
 	case fault != nil:
 		return nil, fault
 	}
@@ -265,6 +265,17 @@ func (w *Web) decide(ctx context.Context, charges []ratelimit.Charge) (ratelimit
 		return ratelimit.Decision{Allowed: true}, nil
 	}
 	return w.cfg.Limiter.Decide(ctx, charges...)
+}
+
+// shown is a decision as answers tell of it.
+func (w *Web) shown(decision ratelimit.Decision) ratelimit.Decision {
+	decision.Limits = slices.Clone(decision.Limits)
+	for i := range decision.Limits {
+		if name, found := w.cfg.ShownAs[decision.Limits[i].Policy.Name]; found {
+			decision.Limits[i].Policy.Name = name
+		}
+	}
+	return decision
 }
 
 // origin looks at what a request brings along before anything is done for it.

@@ -39,6 +39,9 @@ type Config struct {
 	Log *slog.Logger
 	// Version of the program, for the log line.
 	Version string
+	// ShownAs gives policies the names of others in answers and in the log: for limits that decide the same for a client,
+	// when which of them did must not show. Their figures should be the same.
+	ShownAs map[string]string
 }
 
 // Web makes handlers. It doesn't change after New and may be used by many goroutines.
