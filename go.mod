@@ -17,6 +17,7 @@ require (
 	github.com/vercel/go-bridge v0.0.0-20221108222652-296f4c6bdb6d
 	github.com/wneessen/go-mail v0.8.1
 	golang.org/x/crypto v0.59.0
+	golang.org/x/term v0.48.0
 	modernc.org/libc v1.80.1
 	modernc.org/sqlite v1.62.0
 )
