@@ -477,8 +477,10 @@ func importFault(from, to string, standard bool) string {
 		return ""
 	case from == "lib/ratelimit":
 		return "the limiter uses the standard library only"
-	case below(from, "lib/ratelimit/sqlstore") && !below(to, "lib/ratelimit"):
-		return "the SQL store uses the limiter and the standard library only"
+	case below(from, "lib/hrana") && below(to, "lib"):
+		return "the client of servers knows nothing of Weir"
+	case below(from, "lib/ratelimit/sqlstore") && !below(to, "lib/ratelimit", "lib/hrana", "github.com/go-json-experiment/json"):
+		return "the SQL store uses the limiter, the client of servers and the standard library only"
 	case below(to, "lib/testkit") && !tests:
 		return "test support stays out of what is deployed"
 	case below(to, "api", "scripts") && !below(from, "scripts"):
@@ -502,6 +504,8 @@ func TestImportsPointOneWay(t *testing.T) {
 		{"lib/ratelimit", "lib/database", true},
 		{"lib/ratelimit/sqlstore", "lib/ratelimit", false},
 		{"lib/ratelimit/sqlstore", "lib/database", true},
+		{"lib/ratelimit/sqlstore", "lib/hrana", false},
+		{"lib/hrana", "lib/ratelimit", true},
 		{"lib/ratelimit/sqlstore", "github.com/tursodatabase/libsql-client-go/libsql", true},
 		{"lib/codes", "lib/ratelimit", false},
 		{"lib/codes", "lib/web", true},

@@ -67,11 +67,7 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
-	store := sqlstore.New(db.DB, sqlstore.Config{
-		ManyResults: db.ManyResults,
-		Deadline:    settings.StoreDeadline,
-		Now:         config.Now,
-	})
+	store := openStore(db, sqlstore.Config{Deadline: settings.StoreDeadline, Now: config.Now})
 	limiter, err := ratelimit.New(store, settings.Secret, ratelimit.Config{OtherSecret: settings.OtherSecret})
 	if err != nil {
 		return nil, fmt.Errorf("app: RATE_LIMIT_SECRET: %w", err)
@@ -124,6 +120,13 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 		a.handlers[route] = bounded(a.web.Handler("/api/"+route, resource(a)))
 	}
 	return a, nil
+}
+
+func openStore(db *database.DB, config sqlstore.Config) *sqlstore.Store {
+	if db.HTTP != nil {
+		return sqlstore.NewRemote(db.HTTP, config)
+	}
+	return sqlstore.New(db.DB, config)
 }
 
 // PoolSize is how many unused invite codes the embedded database is kept at.

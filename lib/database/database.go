@@ -17,6 +17,7 @@ import (
 	"github.com/tursodatabase/libsql-client-go/libsql"
 	_ "modernc.org/sqlite" // the driver that libsql hands file: URLs to
 
+	"github.com/weirlimits/weir/lib/hrana"
 	"github.com/weirlimits/weir/lib/sqliteheap"
 )
 
@@ -59,9 +60,17 @@ type Config struct {
 type DB struct {
 	*sql.DB
 
-	// ManyResults says whether a query text of several statements returns the result set of each. Over HTTP it does, in
-	// one request; on an embedded file only the last statement's rows come back.
-	ManyResults bool
+	// HTTP asks the same server without the driver, for single statements: one request in all, at a small part of the
+	// driver's time. Nil for a file.
+	HTTP *hrana.Client
+}
+
+// Close closes the pool and what HTTP keeps.
+func (db *DB) Close() error {
+	if db.HTTP != nil {
+		db.HTTP.Close()
+	}
+	return db.DB.Close()
 }
 
 // Open opens the pool. It connects at the first call, so only a wrong Config, or a folder that can't be made, fails here.
@@ -122,7 +131,7 @@ func openRemote(u *url.URL, token string, deadline time.Duration) (*DB, error) {
 	db := sql.OpenDB(&guard{inner: inner, deadline: deadline, token: token, remote: true})
 	db.SetMaxIdleConns(remoteIdleConns)
 	db.SetConnMaxIdleTime(remoteIdleTime)
-	return &DB{DB: db, ManyResults: true}, nil
+	return &DB{DB: db, HTTP: hrana.New(u.String(), token)}, nil
 }
 
 // Validate reports what is wrong with the configuration without opening anything. The error names TURSO_DATABASE_URL or

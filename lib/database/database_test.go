@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/weirlimits/weir/lib/hrana"
 )
 
 // Case B21: the value of the variable, and any part of it, stays out of the error; the name and what is allowed are in it.
@@ -144,28 +146,13 @@ func TestIntegersAndBlobsComeBackAsTheyWereOnFileAndServer(t *testing.T) {
 	}
 }
 
-func TestManyResultsSaysWhetherATextReturnsEveryStatementsRows(t *testing.T) {
-	for name, db := range map[string]*DB{"file": openTestFile(t), "server": openTestServer(t, nil)} {
-		t.Run(name, func(t *testing.T) {
-			rows, err := db.Query(`SELECT 1; SELECT 2`)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer rows.Close()
-			var got []int
-			for more := true; more; more = rows.NextResultSet() {
-				for rows.Next() {
-					var n int
-					if err := rows.Scan(&n); err != nil {
-						t.Fatal(err)
-					}
-					got = append(got, n)
-				}
-			}
-			if want := map[bool]string{true: "[1 2]", false: "[2]"}[db.ManyResults]; fmt.Sprint(got) != want || rows.Err() != nil {
-				t.Errorf("got %v, %v; want %v", got, rows.Err(), want)
-			}
-		})
+func TestAServerIsAskedWithoutTheDriverToo(t *testing.T) {
+	if db := openTestFile(t); db.HTTP != nil {
+		t.Error("a file is asked over HTTP")
+	}
+	results, err := openTestServer(t, nil).HTTP.Query(t.Context(), hrana.Statement{Text: hrana.NewText("SELECT 1")})
+	if err != nil || fmt.Sprint(results) != "[{[[1]] <nil>}]" {
+		t.Errorf("got %v, %v", results, err)
 	}
 }
 

@@ -26,9 +26,9 @@ function execute({ sql, args = [] }) {
   const columns = statement.columns();
   const result = { cols: columns.map(({ name }) => ({ name })), rows: [], affected_row_count: 0, last_insert_rowid: null };
   if (columns.length > 0) {
-    result.rows = statement.raw(true).all(...args.map(decode)).map((row) => row.map(encode));
+    result.rows = statement.raw(true).all(args.map(decode)).map((row) => row.map(encode));
   } else {
-    result.affected_row_count = statement.run(...args.map(decode)).changes;
+    result.affected_row_count = statement.run(args.map(decode)).changes;
   }
   return result;
 }

@@ -2,8 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"database/sql"
-	"fmt"
 )
 
 // Count says how much a policy is used.
@@ -14,10 +12,10 @@ type Count struct {
 }
 
 // counts reads both tables once, as they are at one moment.
-const counts = `
+var counts = newText(`
 WITH
   clock AS MATERIALIZED (
-    SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AS now
+    SELECT ` + clock + ` AS now
   )
 SELECT policy, sum(active), sum(refused)
 FROM (
@@ -30,26 +28,25 @@ FROM (
   WHERE action = 'refusal' AND at_micros > now - 86400000000
 )
 GROUP BY policy
-ORDER BY policy`
+ORDER BY policy`)
 
 // Counts tells of every policy that has a key or a refusal, in the order of names. It names no key, changes nothing, and
 // reads every row of two tables: a view for an operator, not for every request. Config.Deadline bounds it.
 func (s *Store) Counts(ctx context.Context) ([]Count, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.config.Deadline)
-	defer cancel()
-	rows, err := s.db.QueryContext(ctx, counts, s.now())
+	outcomes, err := s.run(ctx, call{counts, []any{s.now()}})
 	if err != nil {
-		return nil, fmt.Errorf("sqlstore: counts: %w", err)
+		return nil, wrap("counts", err)
 	}
 	var all []Count
-	err = scanAll(rows, func(rows *sql.Rows) error {
-		var count Count
-		err := rows.Scan(&count.Policy, &count.ActiveKeys, &count.Refusals)
+	for _, row := range outcomes[0].rows {
+		if len(row) != 3 {
+			return nil, errNonsense
+		}
+		count := Count{Policy: row[0]}
+		if err := scan([][]string{row[1:]}, &count.ActiveKeys, &count.Refusals); err != nil {
+			return nil, err
+		}
 		all = append(all, count)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("sqlstore: counts: %w", err)
 	}
 	return all, nil
 }

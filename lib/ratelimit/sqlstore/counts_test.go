@@ -15,7 +15,7 @@ import (
 func TestCountsAreOfLiveKeysAndOfADaysRefusals(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db *database.DB) {
 		clock := storetest.NewClock()
-		store := sqlstore.New(db.DB, sqlstore.Config{Deadline: patience, ManyResults: db.ManyResults, Now: clock.Now, SweepEvery: -1})
+		store := open(db, sqlstore.Config{Now: clock.Now, SweepEvery: -1})
 		expect := func(when string, want ...sqlstore.Count) {
 			t.Helper()
 			got, err := store.Counts(t.Context())

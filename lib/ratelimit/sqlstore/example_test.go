@@ -15,7 +15,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/weirlimits/weir/db/migrations"
-	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/hrana"
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/ratelimit/sqlstore"
 )
@@ -49,14 +49,10 @@ func onFile(path string, secret []byte) (*sql.DB, *ratelimit.Limiter, error) {
 	return db, limiter, err
 }
 
-// onTurso keeps them in Turso or libSQL, over HTTP, where ManyResults makes a decision one round trip instead of two.
-func onTurso(url, token string, secret []byte) (*database.DB, *ratelimit.Limiter, error) {
-	db, err := database.Open(database.Config{URL: url, AuthToken: token})
-	if err != nil {
-		return nil, nil, err
-	}
-	limiter, err := ratelimit.New(sqlstore.New(db.DB, sqlstore.Config{ManyResults: true}), secret, ratelimit.Config{})
-	return db, limiter, err
+// onTurso keeps them in Turso or libSQL: a decision is one HTTP request.
+func onTurso(url, token string, secret []byte) (*ratelimit.Limiter, error) {
+	store := sqlstore.NewRemote(hrana.New(url, token), sqlstore.Config{})
+	return ratelimit.New(store, secret, ratelimit.Config{})
 }
 
 // attempt says how long a sign-in has to wait: 0 if its password may be looked at now.

@@ -65,7 +65,7 @@ func BenchmarkBytesPerKey(b *testing.B) {
 
 func newLimiter(b *testing.B, db *database.DB) *ratelimit.Limiter {
 	b.Helper()
-	store := sqlstore.New(db.DB, sqlstore.Config{ManyResults: db.ManyResults})
+	store := open(db, sqlstore.Config{})
 	limiter, err := ratelimit.New(store, storetest.Secret, ratelimit.Config{})
 	if err != nil {
 		b.Fatal(err)

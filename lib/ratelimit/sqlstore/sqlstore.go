@@ -12,66 +12,70 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"sync"
+	"strings"
 	"time"
 
+	"github.com/weirlimits/weir/lib/hrana"
 	"github.com/weirlimits/weir/lib/ratelimit"
 )
 
-// Config says how a Store uses its database. The zero value suits a driver that runs one statement a call, on the
-// database's own clock.
+// Config says how a Store uses its database. The zero value is for use, on the database's own clock.
 type Config struct {
-	// ManyResults says that the driver sends a text of two statements in one request and returns both results, as
-	// libsql-client-go does over HTTP.
-	ManyResults bool
 	// Deadline bounds a call, waiting for a connection included, besides the caller's context. Zero means 2 seconds.
 	Deadline time.Duration
 	// SweepEvery is how many decisions share one sweep: one in so many of those that wrote something, by chance, deletes
-	// some expired rows afterwards, in a call of its own. Zero means 64, or 1,024 with ManyResults, where a call is a request;
-	// a negative number means that decisions never sweep.
+	// some expired rows: over HTTP in the same request, on a file in a call of its own afterwards. Zero means 64, a negative
+	// number that decisions never sweep.
 	SweepEvery int
 	// Now replaces the database's clock, for tests. Nil means the database's clock.
 	Now func() time.Time
 }
 
-// Store is a ratelimit.Store in a database. It holds no state besides the pool and may be used by many goroutines and,
-// over one database, by many processes.
+// Store is a ratelimit.Store in a database. It holds no state besides its connections and may be used by many goroutines
+// and, over one database, by many processes.
 type Store struct {
-	db     *sql.DB
+	db     runner
 	config Config
-
-	sweepRows int // of a sweep in passing
-
-	preparing sync.Mutex
-	prepared  map[string]*sql.Stmt // by text, on a driver that runs one statement a call
 }
 
 // defaultDeadline is well above one commit on Turso, up to 100 ms, since commits queue, and below what a person waits for.
 const defaultDeadline = 2 * time.Second
 
-// With one sweep of 256 rows in 64 decisions, or of 4,096 in 1,024, each decision visits four rows and leaves one at the most:
-// a table whose every decision is for a new key holds a third more rows than live ones.
+// With one sweep of 256 rows in 64 decisions each visits four rows and leaves one at the most: a table whose every decision is
+// for a new key holds a third more rows than live ones.
 const (
 	defaultSweepEvery = 64
-	defaultSweepRows  = 256
-	remoteSweepFactor = 16
+	sweepRows         = 256
 )
 
-// New makes a Store on db, which the caller opens, migrates and closes. An SQLite file that several connections write needs
-// a busy timeout and write-ahead logging, or else all but one of them fail at once.
-func New(db *sql.DB, config Config) *Store {
+// New makes a Store on a file, or on whatever database/sql opens, which the caller opens, migrates and closes. An SQLite file
+// that several connections write needs a busy timeout and write-ahead logging, or else all but one of them fail at once.
+func New(db *sql.DB, config Config) *Store { return newStore(&pool{db: db}, config) }
+
+// NewRemote makes a Store on a server of Turso or libSQL, which the caller migrates: each decision is one HTTP request.
+func NewRemote(client *hrana.Client, config Config) *Store { return newStore(server{client}, config) }
+
+func newStore(db runner, config Config) *Store {
 	if config.Deadline == 0 {
 		config.Deadline = defaultDeadline
 	}
-	sweepRows := defaultSweepRows
 	if config.SweepEvery == 0 {
 		config.SweepEvery = defaultSweepEvery
-		if config.ManyResults {
-			config.SweepEvery *= remoteSweepFactor
-			sweepRows *= remoteSweepFactor
+	}
+	return &Store{db: db, config: config}
+}
+
+// run carries out calls within the deadline. The error is the first one's.
+func (s *Store) run(ctx context.Context, calls ...call) ([]outcome, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.config.Deadline)
+	defer cancel()
+	outcomes, err := s.db.run(ctx, calls...)
+	for _, outcome := range outcomes {
+		if err == nil {
+			err = outcome.err
 		}
 	}
-	return &Store{db: db, config: config, sweepRows: sweepRows}
+	return outcomes, err
 }
 
 var errMissing = errors.New("sqlstore: the database answered without a row for each limit")
@@ -81,55 +85,68 @@ var errMissing = errors.New("sqlstore: the database answered without a row for e
 const sweep = `
 DELETE FROM rate_limits
 WHERE key IN (SELECT key FROM rate_limits WHERE key >= ? ORDER BY key LIMIT ?)
-  AND expires_micros <= coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
-RETURNING key`
+  AND expires_micros <= ` + clock
+
+var (
+	// The rows are counted as they are returned: the Turso server says of every DELETE that it affected none.
+	sweepText = newText(sweep + "\nRETURNING key")
+	// Behind a decision in the same request: one that wrote nothing sweeps nothing.
+	sweepInPassing = newText(sweep + "\n  AND changes() > 0")
+	// Where a sweep of so many rows ends.
+	lastOf = newText(`
+SELECT coalesce(max(key), 0), count(*) FROM (SELECT key FROM rate_limits WHERE key >= ? ORDER BY key LIMIT ?)`)
+)
 
 // Sweep implements ratelimit.Store.
 func (s *Store) Sweep(ctx context.Context, from int64, rows int) (ratelimit.Swept, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.config.Deadline)
-	defer cancel()
 	var swept ratelimit.Swept
-	var last sql.NullInt64
-	if err := s.db.QueryRowContext(ctx, lastOf, from, rows).Scan(&last, &swept.Looked); err != nil {
-		return ratelimit.Swept{}, fmt.Errorf("sqlstore: sweep: %w", err)
+	ends, err := s.run(ctx, call{lastOf, []any{from, int64(rows)}})
+	if err == nil {
+		err = scan(ends[0].rows, &swept.Last, &swept.Looked)
 	}
-	if swept.Looked == 0 {
-		return swept, nil
+	if err != nil || swept.Looked == 0 {
+		return ratelimit.Swept{}, wrap("sweep", err)
 	}
-	var err error
-	if swept.Deleted, err = s.sweep(ctx, from, rows); err != nil {
-		return ratelimit.Swept{}, fmt.Errorf("sqlstore: sweep: %w", err)
+	gone, err := s.run(ctx, call{sweepText, []any{from, int64(rows), s.now()}})
+	if err != nil {
+		return ratelimit.Swept{}, wrap("sweep", err)
 	}
-	swept.Last = last.Int64
+	swept.Deleted = int64(len(gone[0].rows))
 	return swept, nil
 }
 
-// lastOf tells where a sweep of so many rows ends.
-const lastOf = `
-SELECT max(key), count(*) FROM (SELECT key FROM rate_limits WHERE key >= ? ORDER BY key LIMIT ?)`
-
-// sweep counts the rows that are returned: the Turso server says of every DELETE that it affected none.
-func (s *Store) sweep(ctx context.Context, from int64, rows int) (deleted int64, err error) {
-	gone, err := s.db.QueryContext(ctx, sweep, from, rows, s.now())
+func wrap(what string, err error) error {
 	if err != nil {
-		return 0, err
+		return fmt.Errorf("sqlstore: %s: %w", what, err)
 	}
-	err = scanAll(gone, func(*sql.Rows) error {
-		deleted++
-		return nil
-	})
-	return deleted, err
+	return nil
+}
+
+// scan reads the integers of a result of one row.
+func scan(rows [][]string, into ...*int64) error {
+	if len(rows) != 1 || len(rows[0]) != len(into) {
+		return errNonsense
+	}
+	for i, text := range rows[0] {
+		var err error
+		if *into[i], err = strconv.ParseInt(text, 10, 64); err != nil {
+			return errNonsense
+		}
+	}
+	return nil
 }
 
 // Peek implements ratelimit.Store.
 func (s *Store) Peek(ctx context.Context, entries []ratelimit.Entry) ([]ratelimit.Row, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.config.Deadline)
-	defer cancel()
-	answer := newAnswer(entries)
 	shape := shapeOf(entries)
 	_, read := shape.arguments(entries, s.now())
-	if err := s.query(ctx, shape.statements().read, answer.read, read...); err != nil {
-		return nil, fmt.Errorf("sqlstore: peek: %w", err)
+	outcomes, err := s.run(ctx, call{shape.statements().read, read})
+	if err != nil {
+		return nil, wrap("peek", err)
+	}
+	answer := newAnswer(entries)
+	if err := answer.read(outcomes[0].rows); err != nil {
+		return nil, err
 	}
 	return answer.complete()
 }
@@ -142,60 +159,48 @@ func (s *Store) Decide(ctx context.Context, entries []ratelimit.Entry) ([]rateli
 	text := shape.statements()
 	decide, read := shape.arguments(entries, s.now())
 	answer := newAnswer(entries)
-	if s.config.ManyResults {
-		rows, err := s.db.QueryContext(ctx, text.both, append(decide, read...)...)
-		if err == nil {
-			err = scanBoth(rows, answer)
+	// A fresh process has no memory of where the last sweep was: it starts anywhere. A sweep that fails is no failure of the
+	// decision, and what it leaves another one takes.
+	sweeps := s.config.SweepEvery > 0 && rand.IntN(s.config.SweepEvery) == 0
+	sweep := call{sweepInPassing, []any{rand.Int64(), int64(sweepRows), s.now()}}
+	if s.db.together() {
+		calls := []call{{text.decide, decide}, {text.read, read}}
+		if sweeps {
+			calls = append(calls, sweep)
 		}
+		outcomes, err := s.db.run(ctx, calls...)
 		if err != nil {
-			return nil, fmt.Errorf("sqlstore: decide: %w", err)
+			return nil, wrap("decide", err)
 		}
-	} else {
-		if err := s.query(ctx, text.decide, answer.written, decide...); err != nil {
-			return nil, fmt.Errorf("sqlstore: decide: %w", err)
+		if err := errors.Join(outcomes[0].err, outcomes[1].err); err != nil {
+			return nil, wrap("decide", err)
 		}
-		if answer.missing > 0 {
-			if err := s.query(ctx, text.read, answer.read, read...); err != nil {
-				return nil, fmt.Errorf("sqlstore: read after decide: %w", err)
-			}
+		if err := errors.Join(answer.written(outcomes[0].rows), answer.read(outcomes[1].rows)); err != nil {
+			return nil, err
 		}
+		return answer.complete()
 	}
-	if answer.wrote && s.config.SweepEvery > 0 && rand.IntN(s.config.SweepEvery) == 0 {
-		// A fresh process has no memory of where the last sweep was: it starts anywhere. A sweep that fails is no failure
-		// of the decision, and what it leaves another one takes.
-		_, _ = s.sweep(ctx, rand.Int64(), s.sweepRows)
-	}
-	return answer.complete()
-}
-
-// query runs a statement that is compiled once: that takes SQLite several times as long as to run it.
-func (s *Store) query(ctx context.Context, text string, scan func(*sql.Rows) error, args ...any) error {
-	statement, err := s.prepare(ctx, text)
+	outcomes, err := s.run(ctx, call{text.decide, decide})
 	if err != nil {
-		return err
+		return nil, wrap("decide", err)
 	}
-	rows, err := statement.QueryContext(ctx, args...)
-	if err != nil {
-		return err
-	}
-	return scanAll(rows, scan)
-}
-
-func (s *Store) prepare(ctx context.Context, text string) (*sql.Stmt, error) {
-	s.preparing.Lock()
-	defer s.preparing.Unlock()
-	if statement, found := s.prepared[text]; found {
-		return statement, nil
-	}
-	statement, err := s.db.PrepareContext(ctx, text)
-	if err != nil {
+	if err := answer.written(outcomes[0].rows); err != nil {
 		return nil, err
 	}
-	if s.prepared == nil {
-		s.prepared = map[string]*sql.Stmt{}
+	wrote := answer.missing < len(entries)
+	if answer.missing > 0 {
+		if outcomes, err = s.run(ctx, call{text.read, read}); err != nil {
+			return nil, wrap("read after decide", err)
+		}
+		if err := answer.read(outcomes[0].rows); err != nil {
+			return nil, err
+		}
 	}
-	s.prepared[text] = statement
-	return statement, nil
+	if sweeps && wrote {
+		sweep.text = sweepText
+		_, _ = s.run(ctx, sweep)
+	}
+	return answer.complete()
 }
 
 // giveBack records that reservations were given back; a trigger takes each out of its key in the same statement. A second
@@ -225,7 +230,7 @@ WITH
     FROM json_each(?)
   ),
   clock AS MATERIALIZED (
-    SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AS now
+    SELECT ` + clock + ` AS now
   ),
   home AS MATERIALIZED (` + homes(rotating, "asked") + `),
   held AS MATERIALIZED (
@@ -264,12 +269,10 @@ WHERE true
 ON CONFLICT (id) DO NOTHING`
 }
 
-var giveBackPlain, giveBackRotating = giveBack(false), giveBack(true)
+var giveBackPlain, giveBackRotating = newText(giveBack(false)), newText(giveBack(true))
 
 // GiveBack implements ratelimit.Store.
 func (s *Store) GiveBack(ctx context.Context, refunds []ratelimit.Refund) error {
-	ctx, cancel := context.WithTimeout(ctx, s.config.Deadline)
-	defer cancel()
 	var asked array
 	text := giveBackPlain
 	for _, r := range refunds {
@@ -287,27 +290,23 @@ func (s *Store) GiveBack(ctx context.Context, refunds []ratelimit.Refund) error 
 		}
 		asked.close()
 	}
-	if _, err := s.db.ExecContext(ctx, text, asked.String(), s.now()); err != nil {
-		return fmt.Errorf("sqlstore: give back: %w", err)
-	}
-	return nil
+	_, err := s.run(ctx, call{text, []any{asked.String(), s.now()}})
+	return wrap("give back", err)
 }
 
 // operate records what an operator does; a trigger does it, in the same statement.
-const operate = `
+var operate = newText(`
 INSERT INTO rate_limit_audit (at_micros, policy, key, other_key, used, action, until_micros)
-VALUES (coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000), ?, ?, ?, 0, ?, ?)`
+VALUES (` + clock + `, ?, ?, ?, 0, ?, ?)`)
 
 // Operate implements ratelimit.Store.
 func (s *Store) Operate(ctx context.Context, o ratelimit.Operation) error {
-	ctx, cancel := context.WithTimeout(ctx, s.config.Deadline)
-	defer cancel()
-	other := sql.NullInt64{Int64: o.OtherKey, Valid: o.Rotating}
-	_, err := s.db.ExecContext(ctx, operate, s.now(), o.Policy, o.Key, other, string(o.Action), o.UntilMicros)
-	if err != nil {
-		return fmt.Errorf("sqlstore: %s: %w", o.Action, err)
+	var other any
+	if o.Rotating {
+		other = o.OtherKey
 	}
-	return nil
+	_, err := s.run(ctx, call{operate, []any{s.now(), o.Policy, o.Key, other, string(o.Action), o.UntilMicros}})
+	return wrap(string(o.Action), err)
 }
 
 // now is the argument that replaces the database's clock, nil to use it.
@@ -352,7 +351,6 @@ type answer struct {
 	rows    []ratelimit.Row
 	seen    []bool
 	missing int
-	wrote   bool // the decision wrote something
 }
 
 func newAnswer(entries []ratelimit.Entry) *answer {
@@ -364,79 +362,69 @@ func newAnswer(entries []ratelimit.Entry) *answer {
 	}
 }
 
+// written takes the rows that decide wrote: the time of the write is the time of the decision. What the policy says needs no
+// way back.
+func (a *answer) written(rows [][]string) error {
+	for _, row := range rows {
+		f, err := unpack(row, 10)
+		if err != nil {
+			return err
+		}
+		i := a.index(f.integer())
+		if i < 0 {
+			return errNonsense
+		}
+		policy := a.entries[i].Policy
+		state := ratelimit.State{
+			Algorithm: policy.Algorithm, WindowMicros: policy.Window.Microseconds(), Per: policy.Limit,
+			HighMicros: f.integer(), BehindMicros: f.integer(), Epoch: f.integer(), Sequence: f.integer(), Used: f.integer(), Rest: f.integer(),
+			Override: ratelimit.Override(f.integer()), UntilMicros: f.integer(),
+		}
+		charged := f.integer() > 0
+		if err := a.add(i, ratelimit.Row{State: state, NowMicros: state.HighMicros - state.BehindMicros, Charged: charged}, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read takes the rows that were read after the decision. What decide wrote says more and stays.
+func (a *answer) read(rows [][]string) error {
+	for _, row := range rows {
+		f, err := unpack(row, 16)
+		if err != nil {
+			return err
+		}
+		i := a.index(f.integer())
+		if i < 0 {
+			return errNonsense
+		}
+		if a.seen[i] {
+			continue
+		}
+		state := ratelimit.State{
+			Algorithm: ratelimit.Algorithm(f.integer()), WindowMicros: f.integer(), Per: f.integer(), HighMicros: f.integer(), BehindMicros: f.integer(),
+			PassedMicros: f.integer(), Epoch: f.integer(), Sequence: f.integer(), Used: f.integer(), Rest: f.integer(), RefusedMicros: f.integer(),
+			Override: ratelimit.Override(f.integer()), UntilMicros: f.integer(), SaidMicros: f.integer(),
+		}
+		if err := a.add(i, ratelimit.Row{State: state, NowMicros: f.integer()}, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // index finds the entry of a key; -1 if there is none. There are 16 at the most.
 func (a *answer) index(key int64) int {
 	return slices.IndexFunc(a.entries, func(entry ratelimit.Entry) bool { return entry.Key == key })
 }
 
-// written takes a row that decide wrote: the time of the write is the time of the decision. What the policy says needs no
-// way back.
-func (a *answer) written(rows *sql.Rows) error {
-	var key, charged int64
-	var log string
-	var row ratelimit.Row
-	state := &row.State
-	err := rows.Scan(&key, &state.HighMicros, &state.BehindMicros, &state.Epoch, &state.Sequence, &state.Used, &state.Rest, &log,
-		&state.Override, &state.UntilMicros, &charged)
-	if err != nil {
-		return err
-	}
-	i := a.index(key)
-	if i < 0 {
-		return errStranger
-	}
-	policy := a.entries[i].Policy
-	state.Algorithm, state.WindowMicros, state.Per = policy.Algorithm, policy.Window.Microseconds(), policy.Limit
-	row.NowMicros = state.HighMicros - state.BehindMicros
-	row.Charged = charged > 0
-	a.wrote = true
-	return a.add(i, row, log)
-}
-
-// read takes a row that was read after the decision. What decide wrote says more and stays.
-func (a *answer) read(rows *sql.Rows) error {
-	var key int64
-	var log string
-	var row ratelimit.Row
-	state := &row.State
-	err := rows.Scan(&key, &state.Algorithm, &state.WindowMicros, &state.Per, &state.HighMicros, &state.BehindMicros, &state.PassedMicros,
-		&state.Epoch, &state.Sequence, &state.Used, &state.Rest, &log, &state.RefusedMicros, &state.Override, &state.UntilMicros,
-		&state.SaidMicros, &row.NowMicros)
-	if err != nil {
-		return err
-	}
-	i := a.index(key)
-	switch {
-	case i < 0:
-		return errStranger
-	case a.seen[i]:
-		return nil
-	}
-	return a.add(i, row, log)
-}
-
-// decodeLog reads a log's entries, 8 bytes each in hexadecimal. An entry counts from shift, so that the whole log moves
-// with one number when the clock steps back.
-func decodeLog(text string, shift int64) ([]int64, error) {
-	bytes, err := hex.DecodeString(text)
-	if err != nil || len(bytes)%8 != 0 {
-		return nil, errors.New("sqlstore: a log that is no sequence of times")
-	}
-	log := make([]int64, 0, len(bytes)/8)
-	for ; len(bytes) > 0; bytes = bytes[8:] {
-		log = append(log, int64(binary.BigEndian.Uint64(bytes))+shift)
-	}
-	return log, nil
-}
-
-var errStranger = errors.New("sqlstore: the database answered a key that was not asked for, or one twice")
-
-func (a *answer) add(i int, row ratelimit.Row, log string) (err error) {
-	if a.seen[i] {
-		return errStranger
+func (a *answer) add(i int, row ratelimit.Row, f *fields) (err error) {
+	if f.err != nil || a.seen[i] {
+		return errNonsense
 	}
 	if row.State.Algorithm == ratelimit.SlidingLog {
-		row.State.Log, err = decodeLog(log, row.State.Rest)
+		row.State.Log, err = decodeLog(f.log, row.State.Rest)
 		row.State.Rest = 0
 	}
 	a.rows[i], a.seen[i] = row, true
@@ -451,33 +439,46 @@ func (a *answer) complete() ([]ratelimit.Row, error) {
 	return a.rows, nil
 }
 
-// scanAll reads one result to its end. The end matters: the statement is only then carried out and committed.
-func scanAll(rows *sql.Rows, scan func(*sql.Rows) error) error {
-	defer rows.Close()
-	for rows.Next() {
-		if err := scan(rows); err != nil {
-			return err
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return err
-	}
-	return rows.Close()
+// errNonsense is the error of a result that the statement can't have.
+var errNonsense = errors.New("sqlstore: the database answered what was not asked for")
+
+// fields are the integers of a packed row, and the log behind them.
+type fields struct {
+	rest string
+	log  string
+	err  error
 }
 
-// scanBoth reads the results of decide and read, which came in one reply.
-func scanBoth(rows *sql.Rows, a *answer) error {
-	defer rows.Close()
-	for rows.Next() {
-		if err := a.written(rows); err != nil {
-			return err
-		}
+// unpack reads a row of so many integers and a log.
+func unpack(row []string, integers int) (*fields, error) {
+	if len(row) != 1 || strings.Count(row[0], " ") != integers {
+		return nil, errNonsense
 	}
-	if !rows.NextResultSet() {
-		if err := rows.Err(); err != nil {
-			return err
-		}
-		return errMissing
+	end := strings.LastIndexByte(row[0], ' ')
+	return &fields{rest: row[0][:end], log: row[0][end+1:]}, nil
+}
+
+// integer gives the next one; what is none is kept as the error.
+func (f *fields) integer() int64 {
+	text, rest, _ := strings.Cut(f.rest, " ")
+	f.rest = rest
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		f.err = err
 	}
-	return scanAll(rows, a.read)
+	return n
+}
+
+// decodeLog reads a log's entries, 8 bytes each in hexadecimal. An entry counts from shift, so that the whole log moves
+// with one number when the clock steps back.
+func decodeLog(text string, shift int64) ([]int64, error) {
+	bytes, err := hex.DecodeString(text)
+	if err != nil || len(bytes)%8 != 0 {
+		return nil, errors.New("sqlstore: a log that is no sequence of times")
+	}
+	log := make([]int64, 0, len(bytes)/8)
+	for ; len(bytes) > 0; bytes = bytes[8:] {
+		log = append(log, int64(binary.BigEndian.Uint64(bytes))+shift)
+	}
+	return log, nil
 }

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,10 +22,19 @@ import (
 // patience is the deadline of tests: a busy machine must not fail a test of something else.
 const patience = time.Minute
 
+// open makes a store on a database of any kind.
+func open(db *database.DB, config sqlstore.Config) *sqlstore.Store {
+	config.Deadline = patience
+	if db.HTTP != nil {
+		return sqlstore.NewRemote(db.HTTP, config)
+	}
+	return sqlstore.New(db.DB, config)
+}
+
 func harness(t *testing.T, db *database.DB, now func() time.Time) storetest.Harness {
 	return storetest.Harness{
-		Store:  sqlstore.New(db.DB, sqlstore.Config{Deadline: patience, ManyResults: db.ManyResults, Now: now, SweepEvery: 8}),
-		Steady: sqlstore.New(db.DB, sqlstore.Config{Deadline: patience, ManyResults: db.ManyResults, Now: now, SweepEvery: -1}),
+		Store:  open(db, sqlstore.Config{Now: now, SweepEvery: 8}),
+		Steady: open(db, sqlstore.Config{Now: now, SweepEvery: -1}),
 		Audits: func() []ratelimit.Audit { return audits(t, db.DB) },
 		Writes: func() int64 { return number(t, db.DB, "SELECT total_changes()") },
 	}
@@ -95,7 +106,7 @@ func onServer(t *testing.T, database func(testing.TB) *database.DB) {
 // Row B1; case A14: without an injected clock it is the database's that decides, in whole milliseconds.
 func TestTheDatabasesClockDecides(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db *database.DB) {
-		store := sqlstore.New(db.DB, sqlstore.Config{Deadline: patience, ManyResults: db.ManyResults})
+		store := open(db, sqlstore.Config{})
 		before := number(t, db.DB, "SELECT unixepoch()")
 		rows, err := store.Decide(t.Context(), []ratelimit.Entry{entry(1, "a", 5, time.Hour)})
 		if err != nil {
@@ -120,48 +131,101 @@ func entry(key int64, policy string, limit int64, window time.Duration) ratelimi
 	}
 }
 
-// Row E3; case B20: what decides is the writing statement, the read after it decides nothing.
+// ours are the requests of the limiter's own client, from one on.
+func ours(server *hrana.Server, from int) []hrana.Request {
+	return slices.DeleteFunc(server.Requests()[from:], func(request hrana.Request) bool { return request.Header.Get("User-Agent") != "weir" })
+}
+
+// Row E3; cases B07, B20: a decision is one request that closes its stream. What decides is the writing statement, the read
+// after it decides nothing.
 func TestADecisionIsOneRequestOfOneDecidingStatementAndOneRead(t *testing.T) {
 	server := hrana.Start(t, hrana.Config{})
 	db := databases.Open(t, server.URL)
-	store := sqlstore.New(db.DB, sqlstore.Config{Deadline: patience, ManyResults: db.ManyResults, SweepEvery: -1})
+	store := open(db, sqlstore.Config{SweepEvery: -1})
 	entries := []ratelimit.Entry{entry(1, "a", 2, time.Hour), entry(2, "b", 5, time.Hour), entry(3, "c", 9, time.Hour)}
 	for round := range 4 { // two admitted, the first refusal, a later one
 		before := len(server.Requests())
 		if _, err := store.Decide(t.Context(), entries); err != nil {
 			t.Fatal(err)
 		}
-		var deciding [][]hrana.Statement
-		for _, request := range server.Requests()[before:] {
-			if statements := request.Statements(); len(statements) > 0 { // the driver's closing request has none
-				deciding = append(deciding, statements)
+		requests := ours(server, before)
+		if len(requests) != 1 {
+			t.Fatalf("round %d took %d requests, want 1", round, len(requests))
+		}
+		if steps := requests[0].Steps; steps[len(steps)-1].Kind != "close" {
+			t.Errorf("round %d leaves its stream open", round)
+		}
+		statements := requests[0].Statements()
+		if len(statements) != 2 || !strings.Contains(statements[0].SQL, "INSERT INTO rate_limits") || !strings.HasPrefix(statements[1].SQL, "SELECT") {
+			t.Errorf("round %d: unexpected statements %v", round, statements)
+		}
+	}
+	before := len(server.Requests())
+	var all sync.WaitGroup
+	for i := range 32 {
+		all.Go(func() {
+			if _, err := store.Decide(t.Context(), []ratelimit.Entry{entry(int64(i), "at-once", 2, time.Hour)}); err != nil {
+				t.Error(err)
 			}
+		})
+	}
+	all.Wait()
+	if n := len(ours(server, before)); n != 32 {
+		t.Errorf("%d requests for 32 decisions at once", n)
+	}
+}
+
+// Case A22: a sweep rides along in the request of a decision, and does nothing when that wrote nothing, or when it fails itself.
+func TestASweepRidesAlongInADecisionsRequest(t *testing.T) {
+	server := hrana.Start(t, hrana.Config{})
+	db := databases.Open(t, server.URL)
+	clock := storetest.NewClock()
+	store := open(db, sqlstore.Config{SweepEvery: 1, Now: clock.Now})
+	decide := func(key int64) {
+		t.Helper()
+		if _, err := store.Decide(t.Context(), []ratelimit.Entry{entry(key, "a", 1, time.Minute)}); err != nil {
+			t.Fatal(err)
 		}
-		if len(deciding) != 1 {
-			t.Fatalf("round %d took %d requests with statements, want 1", round, len(deciding))
+	}
+	const rows = "SELECT count(*) FROM rate_limits"
+	for key := range int64(50) {
+		decide(1<<62 + key)
+	}
+	clock.At(time.Minute)
+	decide(1)
+	for key := range int64(20) { // each begins at a random key, half of them before those
+		before := len(server.Requests())
+		decide(2 + key)
+		if n := len(ours(server, before)); n != 1 {
+			t.Fatalf("%d requests", n)
 		}
-		var writes, reads int
-		for _, statement := range deciding[0] {
-			switch {
-			case strings.Contains(statement.SQL, "INSERT INTO rate_limits"):
-				writes++
-			case strings.Contains(statement.SQL, "AS asked LEFT JOIN rate_limits"):
-				reads++
-			case strings.EqualFold(strings.TrimSpace(statement.SQL), "ROLLBACK"): // the driver's, on failure only
-			default:
-				t.Errorf("round %d: unexpected statement %s", round, statement.SQL)
-			}
-		}
-		if writes != 1 || reads != 1 {
-			t.Fatalf("round %d has %d deciding statements and %d reads, want 1 and 1", round, writes, reads)
-		}
+	}
+	if n := number(t, db.DB, rows); n != 21 {
+		t.Fatalf("%d rows are left of 21 live and 50 expired ones", n)
+	}
+	decide(1) // the first refusal is written
+	clock.At(2*time.Minute - time.Millisecond)
+	if _, err := db.Exec("UPDATE rate_limits SET expires_micros = 0 WHERE key <> 1"); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		decide(1) // refusals that write nothing
+	}
+	if n := number(t, db.DB, rows); n != 21 {
+		t.Fatalf("refusals have swept %d rows", 21-n)
+	}
+	if _, err := db.Exec("CREATE TRIGGER no BEFORE DELETE ON rate_limits BEGIN SELECT RAISE(ABORT, 'no'); END"); err != nil {
+		t.Fatal(err)
+	}
+	for key := range int64(20) {
+		decide(100 + key)
 	}
 }
 
 // Cases B03, B08: a statement whose audit can't be written leaves no trace of itself.
 func TestAMarkWithoutItsAuditRowIsNotKept(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db *database.DB) {
-		store := sqlstore.New(db.DB, sqlstore.Config{Deadline: patience, ManyResults: db.ManyResults})
+		store := open(db, sqlstore.Config{})
 		full, attempts := entry(1, "full", 1, time.Hour), entry(2, "attempts", 9, time.Hour)
 		attempts.Policy.Count = ratelimit.EveryAttempt
 		if _, err := store.Decide(t.Context(), []ratelimit.Entry{full, attempts}); err != nil {
@@ -239,7 +303,7 @@ func TestOddRowsNeitherStopADecisionNorOpenAHole(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				store := sqlstore.New(db.DB, sqlstore.Config{Deadline: patience, ManyResults: db.ManyResults})
+				store := open(db, sqlstore.Config{})
 				admitted := 0
 				for range 12 {
 					rows, err := store.Decide(t.Context(), []ratelimit.Entry{entry(key, "a", 5, 10*365*24*time.Hour)})
@@ -348,7 +412,7 @@ func BenchmarkDecide(b *testing.B) {
 func TestDecisionsSweepInPassing(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db *database.DB) {
 		clock := storetest.NewClock()
-		store := sqlstore.New(db.DB, sqlstore.Config{Deadline: patience, ManyResults: db.ManyResults, Now: clock.Now, SweepEvery: 1})
+		store := open(db, sqlstore.Config{Now: clock.Now, SweepEvery: 1})
 		decide := func(entry ratelimit.Entry) ratelimit.Row {
 			t.Helper()
 			rows, err := store.Decide(t.Context(), []ratelimit.Entry{entry})
@@ -383,7 +447,7 @@ func TestASweepThatFailsChangesNoAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		clock := storetest.NewClock()
-		store := sqlstore.New(db.DB, sqlstore.Config{Deadline: patience, ManyResults: db.ManyResults, Now: clock.Now, SweepEvery: 1})
+		store := open(db, sqlstore.Config{Now: clock.Now, SweepEvery: 1})
 		for i := range int64(20) {
 			clock.At(time.Duration(i) * time.Hour)
 			rows, err := store.Decide(t.Context(), []ratelimit.Entry{entry(i<<58, "minute", 1, time.Minute)})
