@@ -2,9 +2,9 @@
 //
 //	go run ./scripts/check
 //
-// It needs Go and, to know which files are the project's, git and a clone. With Node present it also installs the pinned
-// tools and runs the tests that use them. It prints a line when a step begins, one when it ends, and one for everything it
-// skipped; in CI, which the environment variable CI tells, a skip is a failure.
+// It needs Go and, to know which files are the project's, git and a clone. With Node present, and with Python, it also
+// installs the pinned tools and runs what uses them. It prints a line when a step begins, one when it ends, and one for
+// everything it skipped; in CI, which the environment variable CI tells, a skip is a failure.
 package main
 
 import (
@@ -34,7 +34,9 @@ var steps = []step{
 	{"go mod tidy", (*check).tidy},
 	{"build without cgo", (*check).build},
 	{"tools from npm", (*check).tools},
+	{"tools for Python", (*check).pythonTools},
 	{"vercel build", (*check).vercelBuild},
+	{"fuzzer on openapi.json", (*check).fuzz},
 	{"tests with the race detector", (*check).raceTests},
 	{"tests", (*check).tests},
 }
@@ -58,7 +60,8 @@ func (s skip) Error() string { return string(s) }
 const usage = `usage: go run ./scripts/check
 
 checks everything that CI checks: format, vet, tidiness, all tests and, with Node installed, the functions as Vercel's
-tools build and run them. It takes about 5 minutes on two cores. With CI set in the environment nothing may be skipped.
+tools build and run them; with Python 3.11 or newer, a fuzzer on what public/openapi.json describes. It takes about 6
+minutes on two cores. With CI set in the environment nothing may be skipped.
 Exit codes of the built program: 0 all passed, 1 something failed, 2 wrong usage. go run turns every code but 0 into 1.
 `
 
