@@ -183,7 +183,7 @@ func TestAnEntryOutOfBoundsIsToldByItsFieldAndNotKept(t *testing.T) {
 		status       int
 	}{
 		{"model", ``, 422},
-		{"model", `null`, 422},
+		{"model", `null`, 400},
 		{"model", `""`, 422},
 		{"model", `" m"`, 422},
 		{"model", `"a\nb"`, 422},
@@ -195,11 +195,11 @@ func TestAnEntryOutOfBoundsIsToldByItsFieldAndNotKept(t *testing.T) {
 		{"prompt", long(ailog.MaxPromptBytes + 1), 422},
 		{"prompt", `["x"]`, 400},
 		{"response", ``, 422},
-		{"response", `null`, 422},
+		{"response", `null`, 400},
 		{"response", long(ailog.MaxResponseBytes + 1), 422},
 		{"response", `{}`, 400},
 		{"tokens", ``, 422},
-		{"tokens", `null`, 422},
+		{"tokens", `null`, 400},
 		{"tokens", `-1`, 422},
 		{"tokens", `1.5`, 422},
 		{"tokens", `10000001`, 422},

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -39,13 +40,17 @@ func readBody(body io.Reader, maxBytes int64) ([]byte, error) {
 	return data, nil
 }
 
-// decode reads a JSON object strictly: the package refuses duplicate names, invalid UTF-8 and trailing data by itself.
+// decode reads a JSON object strictly: the package refuses duplicate names, invalid UTF-8 and trailing data by itself. It
+// would read null as a field that is left out; no input takes it for a value, so it is of the wrong kind.
 func decode(data []byte, out any) error {
 	if jsontext.Value(data).Kind() != '{' {
 		return BadRequest("", "The body of the request must be a JSON object.")
 	}
 	err := json.Unmarshal(data, out, json.RejectUnknownMembers(true))
 	if err == nil {
+		if pointer, found := findNull(data); found {
+			return fieldFault(pointer, wrongKind)
+		}
 		return nil
 	}
 	var (
@@ -60,13 +65,37 @@ func decode(data []byte, out any) error {
 	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
 		pointer, detail = semantic.JSONPointer, "The body has a field that this request does not know."
 	case errors.As(err, &semantic):
-		pointer, detail = semantic.JSONPointer, "The value of this field is of the wrong kind."
+		pointer, detail = semantic.JSONPointer, wrongKind
 	}
+	return fieldFault(pointer, detail)
+}
+
+const wrongKind = "The value of this field is of the wrong kind."
+
+// fieldFault names the field at pointer, unless its name is too long to be repeated.
+func fieldFault(pointer jsontext.Pointer, detail string) error {
 	field := path(pointer)
 	if len(field) > maxFieldBytes {
 		field = ""
 	}
 	return BadRequest(field, detail)
+}
+
+// findNull tells where the first null of a valid text is.
+func findNull(data []byte) (at jsontext.Pointer, found bool) {
+	if !bytes.Contains(data, []byte("null")) {
+		return "", false
+	}
+	tokens := jsontext.NewDecoder(bytes.NewReader(data))
+	for {
+		token, err := tokens.ReadToken()
+		switch {
+		case err != nil: // the end
+			return "", false
+		case token.Kind() == 'n':
+			return tokens.StackPointer(), true
+		}
+	}
 }
 
 // path writes where a field is: "password", or "limits[2].cost" deeper inside.
