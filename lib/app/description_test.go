@@ -14,6 +14,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/weirlimits/weir/lib/accounts"
 	"github.com/weirlimits/weir/lib/app"
 )
 
@@ -398,6 +399,23 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 	}
 	if len(seen) > 0 { // the judge would have said so
 		t.Errorf("not described: %v", seen)
+	}
+}
+
+// Which characters are blanks differs from one reader of patterns to the next, so the pattern names them. Beyond what is
+// tried here there are none, and none that folds into ASCII.
+func TestAUsernameIsDescribedAsItIsRead(t *testing.T) {
+	described, err := openapi()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r := range rune(0x3100) {
+		for _, text := range []string{string(r) + "name", "na" + string(r) + "me", "name" + string(r)} {
+			_, refused := accounts.ParseName(text)
+			if fault := described.check("/components/schemas/Username", text); (refused == nil) != (fault == nil) {
+				t.Errorf("%+q is refused: %v; as described: %v", text, refused, fault)
+			}
+		}
 	}
 }
 
