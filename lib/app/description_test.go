@@ -419,6 +419,33 @@ func TestAUsernameIsDescribedAsItIsRead(t *testing.T) {
 	}
 }
 
+func TestTheNameOfASignInIsTakenWhereItIsAsDescribed(t *testing.T) {
+	described, err := openapi()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	for name, status := range map[string]int{
+		strings.Repeat("x", 256):          http.StatusUnauthorized,
+		strings.Repeat("x", 257):          http.StatusBadRequest,
+		strings.Repeat("\u023a", 256):     http.StatusUnauthorized, // longer in lower case
+		strings.Repeat("\U00010400", 256): http.StatusUnauthorized,
+		strings.Repeat("\u00fc", 257):     http.StatusBadRequest,
+		" \u00a0\u0085\u3000":             http.StatusBadRequest,
+		"":                                http.StatusBadRequest,
+		" \ufeff":                         http.StatusUnauthorized,
+	} {
+		body, err := json.Marshal(map[string]string{"username": name, "password": "wrong password"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect(t, w.send("203.0.113.9", "POST", "/api/sign-in", string(body)), status)
+		if fault := described.check("/components/schemas/Credentials/properties/username", name); (fault == nil) != (status == http.StatusUnauthorized) {
+			t.Errorf("%+q is answered %d; as described: %v", name, status, fault)
+		}
+	}
+}
+
 // The judge is shown to find each kind of fault.
 func TestAnAnswerThatIsNotAsDescribedIsFound(t *testing.T) {
 	described, err := openapi()

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"time"
+	"unicode/utf8"
 
 	"github.com/weirlimits/weir/lib/accounts"
 	"github.com/weirlimits/weir/lib/ratelimit"
@@ -25,8 +26,8 @@ const (
 	deviceCookie  = "weir_device"
 )
 
-// maxNameBytes bounds the name of a sign-in: longer than any account's, and short enough to be hashed at no cost.
-const maxNameBytes = 256
+// maxNameRunes bounds the name of a sign-in: longer than any account's, and within what a limit's subject may have.
+const maxNameRunes = ratelimit.MaxSubjectBytes / utf8.UTFMax
 
 type identity struct {
 	Username accounts.Name `json:"username"`
@@ -54,7 +55,7 @@ func (a *App) signIn() web.Resource {
 
 // guess charges a sign-in to the name it is for, whatever the password and whether there is such an account.
 func (a *App) guess(call *web.Call, in credentials) ([]ratelimit.Charge, error) {
-	if len(in.Username) > maxNameBytes {
+	if utf8.RuneCountInString(in.Username) > maxNameRunes {
 		return nil, web.BadRequest("username", "A user name is not that long.")
 	}
 	if _, err := ratelimit.CanonicalAccount(in.Username); err != nil {
