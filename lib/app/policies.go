@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"time"
 
 	"github.com/weirlimits/weir/lib/policies"
@@ -52,6 +53,17 @@ var (
 func row(name string, algorithm ratelimit.Algorithm, limit int64, window time.Duration, policy ratelimit.Policy) ratelimit.Policy {
 	policy.Name, policy.Algorithm, policy.Limit, policy.Window = name, algorithm, limit, window
 	return policy
+}
+
+// LoadPolicies reads what LoadSettings reads about the policies and nothing else, for commands that need no more. Its errors
+// are as LoadSettings's.
+func LoadPolicies(lookup func(string) (string, bool)) (policies.Set, error) {
+	e := environment{lookup: lookup}
+	set := e.policies(e.text("RATE_LIMIT_POLICIES"))
+	if err := errors.Join(e.problems...); err != nil {
+		return policies.Set{}, err
+	}
+	return set, nil
 }
 
 // loadPolicies gives the application's limits with what RATE_LIMIT_POLICIES says, which may be empty.

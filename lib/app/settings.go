@@ -18,6 +18,7 @@ import (
 
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/mail"
+	"github.com/weirlimits/weir/lib/policies"
 	"github.com/weirlimits/weir/lib/ratelimit"
 )
 
@@ -109,9 +110,7 @@ func LoadSettings(lookup func(string) (string, bool), root string) (Settings, er
 		e.fail("RATE_LIMIT_SECRET_PREVIOUS", "is the same as RATE_LIMIT_SECRET: set it to another one or leave it out")
 	}
 	s.Policies = e.text("RATE_LIMIT_POLICIES")
-	if _, err := loadPolicies(s.Policies); err != nil {
-		e.fail("RATE_LIMIT_POLICIES", err.Error())
-	}
+	e.policies(s.Policies)
 	s.LimitsToken = e.token("LIMITS_API_TOKEN", minTokenBytes)
 	s.CronSecret = e.token("CRON_SECRET", minCronSecretBytes)
 
@@ -217,6 +216,14 @@ func (e *environment) database(platform bool, root string) database.Config {
 		}
 	}
 	return db
+}
+
+func (e *environment) policies(setting string) policies.Set {
+	set, err := loadPolicies(setting)
+	if err != nil {
+		e.fail("RATE_LIMIT_POLICIES", err.Error())
+	}
+	return set
 }
 
 func (e *environment) secret(name string) []byte {

@@ -9,6 +9,7 @@ package vercel
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -91,6 +92,31 @@ func workspace(dir string, list func(root string) ([]string, error), env []strin
 	)
 	cmd.Env = append(cmd.Env, env...)
 	return cmd, nil
+}
+
+// Shell returns a command that runs a script in an empty folder which is linked to a project, with the CLI as vercel. What that
+// asks of Vercel's API it asks of the server at the URL api; it is signed in as far as it knows itself. Where the CLI is missing,
+// it does what Require does.
+func Shell(t testing.TB, api, script string) *exec.Cmd {
+	t.Helper()
+	Require(t)
+	dir := t.TempDir()
+	nothing := func(string) ([]string, error) { return nil, nil }
+	cmd, err := workspace(dir, nothing, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin, linked := filepath.Join(dir, "bin"), filepath.Join(cmd.Dir, ".vercel")
+	command := fmt.Sprintf("#!/bin/sh\nexec node '%s' --api '%s' --token NoAccountsToken \"$@\"\n", cmd.Args[1], api)
+	err = errors.Join(os.Mkdir(bin, 0o755), os.Mkdir(linked, 0o755),
+		os.WriteFile(filepath.Join(bin, "vercel"), []byte(command), 0o755),
+		os.WriteFile(filepath.Join(linked, "project.json"), []byte(project), 0o644))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shell := exec.Command("/bin/sh", "-e", "-c", script)
+	shell.Dir, shell.Env = cmd.Dir, append(cmd.Env, "PATH="+bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	return shell
 }
 
 // goEnvironment is what Go needs to find its caches although HOME is another.
