@@ -1,8 +1,12 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
 	"go/parser"
 	"go/token"
+	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -204,4 +208,133 @@ func sources(t *testing.T) map[string]string {
 		all[name] = string(text)
 	}
 	return all
+}
+
+// document is what openapi.json and api.md both tell: of each method and path the statuses that are its own.
+type document map[string][]string
+
+// common are the statuses that api.md explains once for all routes.
+var common = []string{"400", "403", "413", "429", "500", "503"}
+
+func parseDescription(text []byte) (document, error) {
+	var description struct {
+		Paths map[string]map[string]struct {
+			Responses map[string]any
+		}
+	}
+	if err := json.Unmarshal(text, &description); err != nil {
+		return nil, err
+	}
+	d := document{}
+	for path, methods := range description.Paths {
+		for method, operation := range methods {
+			own := slices.DeleteFunc(slices.Sorted(maps.Keys(operation.Responses)), func(s string) bool { return slices.Contains(common, s) })
+			d[strings.ToUpper(method)+" "+path] = own
+		}
+	}
+	return d, nil
+}
+
+// parseAPI reads the tables of routes of api.md. A status is a number of three digits at the beginning of an answer.
+func parseAPI(text string) document {
+	d := document{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z]+ /[^`]*)` \\|.*\\| (.*) \\|$").FindAllStringSubmatch(text, -1) {
+		statuses := []string{}
+		for _, answer := range strings.Split(row[2], " · ") {
+			if status := regexp.MustCompile(`^\d{3}\b`).FindString(answer); status != "" {
+				statuses = append(statuses, status)
+			}
+		}
+		slices.Sort(statuses)
+		d[row[1]] = statuses
+	}
+	return d
+}
+
+// differences tell in which routes two documents differ.
+func differences(described, told document) (faults []string) {
+	for route, statuses := range described {
+		if got, there := told[route]; !there {
+			faults = append(faults, route+" is missing")
+		} else if !slices.Equal(got, statuses) {
+			faults = append(faults, fmt.Sprintf("%s has %v: want %v", route, got, statuses))
+		}
+	}
+	for route := range told {
+		if _, there := described[route]; !there {
+			faults = append(faults, route+" is no route")
+		}
+	}
+	return faults
+}
+
+func TestTheAPIForPeopleHasTheRoutesAndStatusesOfTheDescription(t *testing.T) {
+	description, err := os.ReadFile(filepath.Join("..", "..", "public", "openapi.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "api.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	described, err := parseDescription(description)
+	if err != nil || len(described) < 10 {
+		t.Fatalf("%d operations, %v", len(described), err)
+	}
+	for _, fault := range differences(described, parseAPI(string(text))) {
+		t.Error("api.md: " + fault)
+	}
+}
+
+func TestADifferenceBetweenTheAPIForPeopleAndTheDescriptionIsFound(t *testing.T) {
+	described, err := parseDescription([]byte(`{"paths": {"/api/a": {"get": {"responses": {"200": {}, "401": {}, "429": {}}}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const good = "| `GET /api/a` | `?x=` | 200 `{x}`, 1 to 100 · 401 · * |\n"
+	for text, want := range map[string]int{
+		good:                                   0,
+		"":                                     1,
+		"| `POST /api/a` | x | 200 · 401 |\n":  2,
+		"| `GET /api/a` | x | 200 · * |\n":     1,
+		good + "| `GET /api/b` | x | 200 |\n":  1,
+		"| `GET /api/a` | x | 401 · 200 |\n":   0,
+		"| `GET /api/a` | x | 200, or 401 |\n": 1,
+	} {
+		if got := differences(described, parseAPI(text)); len(got) != want {
+			t.Errorf("%q: got %q, want %d", text, got, want)
+		}
+	}
+}
+
+// What Vercel makes of the button is out of reach; that it asks for settings that exist, and names this repository, is not.
+func TestTheDeployButtonAsksForSettingsOfTheTable(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	button := regexp.MustCompile(`\]\((https://vercel\.com/new/clone\?[^)]*)\)`).FindSubmatch(readme)
+	if button == nil {
+		t.Fatal("there is none")
+	}
+	u, err := url.Parse(string(button[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	module, err := os.ReadFile(filepath.Join("..", "..", "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if repository := strings.TrimPrefix(u.Query().Get("repository-url"), "https://"); !strings.HasPrefix(string(module), "module "+repository+"\n") {
+		t.Errorf("it copies %q", repository)
+	}
+	for _, name := range strings.Split(u.Query().Get("env"), ",") {
+		if !strings.Contains(string(readme), "\n| `"+name+"` |") {
+			t.Errorf("it asks for %q", name)
+		}
+	}
+	var stores []struct{ Type, IntegrationSlug, ProductSlug, Protocol string }
+	if err := json.Unmarshal([]byte(u.Query().Get("stores")), &stores); err != nil || len(stores) != 1 || stores[0].IntegrationSlug != "tursocloud" || stores[0].Protocol != "storage" {
+		t.Errorf("its stores are %+v, %v", stores, err)
+	}
 }
