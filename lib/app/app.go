@@ -68,16 +68,19 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
 	store := openStore(db, sqlstore.Config{Deadline: settings.StoreDeadline, Now: config.Now})
-	limiter, err := ratelimit.New(store, settings.Secret, ratelimit.Config{OtherSecret: settings.OtherSecret})
+	limiter, err := ratelimit.New(store, settings.Secret, ratelimit.Config{
+		OtherSecret: settings.OtherSecret,
+		Deadline:    settings.StoreDeadline,
+		Instances:   settings.Instances,
+		Remember:    rememberedRefusals,
+		Clock:       config.Now,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("app: RATE_LIMIT_SECRET: %w", err)
 	}
 	limits, err := loadPolicies(settings.Policies)
 	if err != nil {
 		return nil, fmt.Errorf("app: RATE_LIMIT_POLICIES: %w", err)
-	}
-	for _, asked := range limits.NotInForce() {
-		config.Log.Warn("RATE_LIMIT_POLICIES asks for what this version doesn't do", slog.String("policy", asked))
 	}
 	now := config.Now
 	if now == nil {
@@ -128,6 +131,9 @@ func openStore(db *database.DB, config sqlstore.Config) *sqlstore.Store {
 	}
 	return sqlstore.New(db.DB, config)
 }
+
+// rememberedRefusals is how many refusals a process remembers for a second: some 10 MB when it is full.
+const rememberedRefusals = 10_000
 
 // PoolSize is how many unused invite codes the embedded database is kept at.
 const PoolSize = 100

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"net/http"
 	"regexp"
@@ -75,6 +76,7 @@ type serviceReply struct {
 	RetryAfterSeconds int64         `json:"retryAfterSeconds"`
 	Reservation       string        `json:"reservation,omitempty"`
 	Limits            []limitStatus `json:"limits"`
+	Degraded          bool          `json:"degraded,omitzero"`
 }
 
 type limitStatus struct {
@@ -119,6 +121,10 @@ func (a *App) decideForService(call *web.Call, in serviceRequest) (web.Reply, er
 		return web.Reply{Body: a.told(decision)}, err
 	}
 	decision, err := a.limiter.Decide(call.Context(), charges...)
+	if decision.Outage != nil {
+		a.log.WarnContext(call.Context(), "store did not answer, admitted without it",
+			slog.String("route", "/api/limits"), slog.String("error", decision.Outage.Error()))
+	}
 	return web.Reply{Body: a.told(decision)}, err
 }
 
@@ -188,6 +194,7 @@ func (a *App) told(decision ratelimit.Decision) serviceReply {
 		RetryAfterSeconds: roundUp(decision.RetryAfter, time.Second),
 		Reservation:       a.limiter.Seal(decision),
 		Limits:            []limitStatus{},
+		Degraded:          decision.Outage != nil,
 	}
 	for _, limit := range decision.Limits {
 		status := limitStatus{

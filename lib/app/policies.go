@@ -38,7 +38,8 @@ var (
 	// perAddress counts every attempt, also one that another limit refuses.
 	perAddress = ratelimit.Policy{Subject: ratelimit.Address, Count: ratelimit.EveryAttempt}
 	// perAddressAdmitted counts what no other limit refuses, so that a refusal stays without a write.
-	perAddressAdmitted = ratelimit.Policy{Subject: ratelimit.Address, Count: ratelimit.Admitted}
+	// Without the database it leaves the word to the limits beside it.
+	perAddressAdmitted = ratelimit.Policy{Subject: ratelimit.Address, Count: ratelimit.Admitted, Failure: ratelimit.Open}
 	// perAccount is checked before trying and counts on failure: a sign-in reserves its unit before the password is
 	// looked at, and the right one gives it back. It counts names whether they have an account or not.
 	perAccount = ratelimit.Policy{Subject: ratelimit.Account, Count: ratelimit.Admitted, Private: true}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,6 +28,9 @@ const (
 	minStoreDeadline = time.Millisecond
 	maxStoreDeadline = requestTime
 )
+
+// maxInstances is more than any plan runs at once.
+const maxInstances = 1_000_000
 
 // The shortest bearer tokens: 32 bytes are what a hash of the comparison has; the platform asks for 16 in CRON_SECRET.
 const (
@@ -70,6 +74,9 @@ type Settings struct {
 
 	// StoreDeadline bounds each call to the database.
 	StoreDeadline time.Duration
+
+	// Instances is how many functions are expected to run at once: see ratelimit.Config. Zero means its default.
+	Instances int
 
 	// AllowedOrigins are the origins of frontends on other sites, such as "https://app.example.org". None by default.
 	AllowedOrigins []string
@@ -124,6 +131,7 @@ func LoadSettings(lookup func(string) (string, bool), root string) (Settings, er
 	s.Site = e.site("SITE_URL")
 
 	s.StoreDeadline = e.deadline("STORE_DEADLINE", database.DefaultDeadline)
+	s.Instances = e.number("EXPECTED_INSTANCES", maxInstances)
 	s.AllowedOrigins = e.origins("ALLOWED_ORIGINS")
 
 	s.SessionSameSite = http.SameSiteLaxMode
@@ -263,6 +271,20 @@ func (e *environment) deadline(name string, byDefault time.Duration) time.Durati
 		e.fail(name, fmt.Sprintf("is %q: allowed is a Go duration from %v to %v, such as 500ms", text, minStoreDeadline, maxStoreDeadline))
 	}
 	return d
+}
+
+// number reads a whole number from 1 to most; 0 when it is left out.
+func (e *environment) number(name string, most int) int {
+	text := e.text(name)
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > most {
+		e.fail(name, fmt.Sprintf("is %q: allowed is a whole number from 1 to %d", text, most))
+		return 0
+	}
+	return n
 }
 
 func (e *environment) origins(name string) []string {

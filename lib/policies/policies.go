@@ -29,13 +29,8 @@ var ErrSetting = errors.New("policies: setting not valid")
 // Set is a number of policies with different names. It doesn't change once made, and may be read by many goroutines. The
 // zero value is empty.
 type Set struct {
-	byName  map[string]ratelimit.Policy
-	waiting []string
+	byName map[string]ratelimit.Policy
 }
-
-// NotInForce says what the setting asks for that this version doesn't do: when the database doesn't answer, every policy
-// refuses, after the one deadline of all. Whoever starts the application should hear of it.
-func (s Set) NotInForce() []string { return s.waiting }
 
 // Of makes a set of an application's own policies. A policy that is out of bounds, and a name that is there twice, are
 // errors that match ratelimit.ErrPolicy.
@@ -80,7 +75,7 @@ var allowed = map[string]string{
 	"subject":  list(subjects),
 	"count":    list(counts),
 	"private":  "true, false",
-	"failure":  "refuse, strict, open",
+	"failure":  list(failures),
 	"deadline": fmt.Sprintf("a Go duration from %v to %v, such as 5ms", minDeadline, maxDeadline),
 }
 
@@ -108,6 +103,11 @@ var (
 	counts = []value[ratelimit.Count]{
 		{"admitted", ratelimit.Admitted},
 		{"every-attempt", ratelimit.EveryAttempt},
+	}
+	failures = []value[ratelimit.Failure]{
+		{ratelimit.Refuse.String(), ratelimit.Refuse},
+		{ratelimit.Strict.String(), ratelimit.Strict},
+		{ratelimit.Open.String(), ratelimit.Open},
 	}
 )
 
@@ -143,7 +143,7 @@ func (s Set) With(setting string) (Set, error) {
 	var problems []error
 	places := map[string]int{}
 	for i, text := range texts {
-		policy, waiting, err := s.parse(text)
+		policy, err := s.parse(text)
 		if first, taken := places[policy.Name]; taken && err == nil {
 			err = fmt.Errorf("name %q: [%d] has it already", policy.Name, first)
 		}
@@ -153,7 +153,6 @@ func (s Set) With(setting string) (Set, error) {
 		}
 		places[policy.Name] = i
 		out.byName[policy.Name] = policy
-		out.waiting = append(out.waiting, waiting...)
 	}
 	if err := errors.Join(problems...); err != nil {
 		return Set{}, err
@@ -180,14 +179,14 @@ func quoted(name string) string {
 }
 
 // parse reads one policy of a setting. With an error the policy has its name as far as it could be read.
-func (s Set) parse(text jsontext.Value) (policy ratelimit.Policy, waiting []string, err error) {
+func (s Set) parse(text jsontext.Value) (policy ratelimit.Policy, err error) {
 	r := reader{}
 	if text.Kind() != '{' || json.Unmarshal(text, &r.fields) != nil {
-		return policy, nil, fmt.Errorf("%.80s: allowed is an object", text)
+		return policy, fmt.Errorf("%.80s: allowed is an object", text)
 	}
 	read(&r, "name", &policy.Name)
 	builtIn, replaces := s.byName[policy.Name]
-	policy.Subject, policy.Count, policy.Private = builtIn.Subject, builtIn.Count, builtIn.Private
+	policy.Subject, policy.Count, policy.Private, policy.Failure = builtIn.Subject, builtIn.Count, builtIn.Private, builtIn.Failure
 	pick(&r, "algorithm", algorithms, &policy.Algorithm)
 	read(&r, "limit", &policy.Limit)
 	read(&r, "queue", &policy.Queue)
@@ -195,7 +194,7 @@ func (s Set) parse(text jsontext.Value) (policy ratelimit.Policy, waiting []stri
 	pick(&r, "count", counts, &policy.Count)
 	read(&r, "private", &policy.Private)
 
-	var window, failure, deadline string
+	var window, deadline string
 	if read(&r, "window", &window) {
 		if policy.Window, err = time.ParseDuration(window); err != nil {
 			r.wrong("window")
@@ -204,20 +203,11 @@ func (s Set) parse(text jsontext.Value) (policy ratelimit.Policy, waiting []stri
 	if read(&r, "burst", &policy.Burst) && policy.Burst < 1 {
 		r.wrong("burst") // 0 would mean the limit
 	}
-	if read(&r, "failure", &failure) {
-		switch failure {
-		case "refuse":
-		case "strict", "open":
-			waiting = append(waiting, policy.Name+": failure "+failure)
-		default:
-			r.wrong("failure")
-		}
-	}
+	pick(&r, "failure", failures, &policy.Failure)
 	if read(&r, "deadline", &deadline) {
-		if d, err := time.ParseDuration(deadline); err != nil || d < minDeadline || d > maxDeadline {
+		policy.Deadline, err = time.ParseDuration(deadline)
+		if err != nil || policy.Deadline < minDeadline || policy.Deadline > maxDeadline {
 			r.wrong("deadline")
-		} else {
-			waiting = append(waiting, policy.Name+": deadline "+deadline)
 		}
 	}
 	for _, field := range []string{"name", "algorithm", "limit", "window"} {
@@ -243,7 +233,7 @@ func (s Set) parse(text jsontext.Value) (policy ratelimit.Policy, waiting []stri
 	if r.problems == nil {
 		r.problems = append(r.problems, policy.Validate())
 	}
-	return policy, waiting, errors.Join(r.problems...)
+	return policy, errors.Join(r.problems...)
 }
 
 // reader reads the fields of one policy and collects what is wrong with them.

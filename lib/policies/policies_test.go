@@ -2,6 +2,7 @@ package policies_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -189,15 +190,26 @@ func FuzzASettingIsReadOrRefusedAndWhatIsReadIsValid(f *testing.F) {
 	})
 }
 
-func TestWhatIsNotInForceIsSaid(t *testing.T) {
-	set, err := policies.Set{}.With(`[
-		{"name": "a", "algorithm": "fixed-window", "limit": 5, "window": "1m", "failure": "refuse"},
-		{"name": "b", "algorithm": "fixed-window", "limit": 5, "window": "1m", "failure": "open", "deadline": "5ms"},
-		{"name": "c", "algorithm": "fixed-window", "limit": 5, "window": "1m", "failure": "strict"}]`)
+// Row D7.
+func TestAPolicySaysWhatHoldsWithoutTheDatabase(t *testing.T) {
+	set, err := policies.Of([]ratelimit.Policy{{
+		Name: "edge", Algorithm: ratelimit.FixedWindow, Limit: 5, Window: time.Minute, Failure: ratelimit.Open,
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := strings.Join(set.NotInForce(), ", "), "b: failure open, b: deadline 5ms, c: failure strict"; got != want {
-		t.Errorf("not in force: %q, want %q", got, want)
+	set, err = set.With(`[
+		{"name": "a", "algorithm": "fixed-window", "limit": 5, "window": "1m"},
+		{"name": "b", "algorithm": "fixed-window", "limit": 5, "window": "1m", "failure": "open", "deadline": "5ms"},
+		{"name": "c", "algorithm": "fixed-window", "limit": 5, "window": "1m", "failure": "strict"},
+		{"name": "edge", "algorithm": "fixed-window", "limit": 9, "window": "1m"}]`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"a": "refuse 0s", "b": "open 5ms", "c": "strict 0s", "edge": "open 0s"} {
+		policy, _ := set.Named(name)
+		if got := fmt.Sprint(policy.Failure, " ", policy.Deadline); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
 	}
 }

@@ -97,9 +97,9 @@
 //
 // # Errors
 //
-// An error that matches [ErrStore] means that no answer came: the charges may have been made or not. The caller says what then
-// holds: refuse with a 503 where a limit guards a secret, and admit where it only guards capacity. It should not ask again by
-// itself, or it might charge twice. Every other error is a mistake in the call, found before the store was asked:
+// An error that matches [ErrStore] means that no answer came: the charges may have been made or not. The request is to be refused,
+// with a 503, not a 429. Where a limit only guards capacity, its [Failure] lets a share through without the store; then
+// Decision.Outage says why. Nobody should ask again by himself, or he might charge twice. Every other error is a mistake in the call, found before the store was asked:
 // nothing was charged. A refusal is no error.
 //
 // # Stores

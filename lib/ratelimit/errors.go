@@ -19,6 +19,8 @@ var (
 	ErrReservation = errors.New("ratelimit: reservation not valid")
 	// ErrSecret means that the secret is too short, or the same twice.
 	ErrSecret = errors.New("ratelimit: secret not valid")
+	// ErrConfig means that a field of Config is out of bounds.
+	ErrConfig = errors.New("ratelimit: configuration not valid")
 	// ErrStore means that the store didn't answer, or answered nonsense. Whether it charged is unknown.
 	ErrStore = errors.New("ratelimit: store failed")
 )

@@ -2,9 +2,11 @@ package ratelimit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -30,20 +32,61 @@ type Config struct {
 	// a bucket fills. An instance that does not read both counts apart from those that write the other: while such
 	// instances run, up to twice the limit passes. Nil means one secret.
 	OtherSecret []byte
+	// Deadline bounds each call to the store, besides the caller's context and Policy.Deadline. Zero means 2 seconds: well
+	// above one commit on Turso, up to 100 ms, since commits queue. 5 ms suits a store beside the process.
+	Deadline time.Duration
+	// Instances is how many processes are expected to share the limits: while the store is down each admits its share of
+	// what Policy.Failure lets through. Zero means 30.
+	Instances int
+	// Remember is how many refusals this process remembers, so that the same request again costs no request to the store,
+	// for a second at the most. Only refusals by limits that count every attempt are remembered, and only when nothing else
+	// would be charged. Zero means none.
+	Remember int
+	// Clock replaces this process's clock, for tests; its readings should be monotonic, as those of time.Now are. It decides
+	// nothing while the store answers. Nil means time.Now.
+	Clock func() time.Time
 }
 
-// Limiter decides whether requests may pass. It has no state of its own and may be used by many goroutines.
+// The bounds and defaults of Config.
+const (
+	defaultDeadline  = 2 * time.Second
+	defaultInstances = 30
+	maxInstances     = 1_000_000
+)
+
+// Limiter decides whether requests may pass. It may be used by many goroutines. Its only state is what it knows of the store's
+// health, what it admits by itself while that is down, and what it remembers of refusals.
 type Limiter struct {
-	store  Store
-	secret []byte
-	other  []byte // nil while no rotation is on
+	store   Store
+	secret  []byte
+	other   []byte // nil while no rotation is on
+	guard   *guard
+	refused *memory // nil when nothing is remembered
 }
 
 // New makes a Limiter over a store. The secret, at least MinSecretBytes long, turns subjects into keys: every instance
 // must have the same one, and another one means other counters, but for Config.OtherSecret. A short secret, or the same
 // twice, is an error that matches ErrSecret.
 func New(store Store, secret []byte, config Config) (*Limiter, error) {
+	switch {
+	case config.Deadline < 0:
+		return nil, fmt.Errorf("%w: deadline %v: it must not be negative", ErrConfig, config.Deadline)
+	case config.Instances < 0 || config.Instances > maxInstances:
+		return nil, fmt.Errorf("%w: %d instances: allowed are 0, for %d, to %d", ErrConfig, config.Instances, defaultInstances, maxInstances)
+	case config.Remember < 0:
+		return nil, fmt.Errorf("%w: to remember %d refusals: it must not be negative", ErrConfig, config.Remember)
+	}
+	now := config.Clock
+	if now == nil {
+		now = time.Now
+	}
 	limiter := &Limiter{store: store, secret: bytes.Clone(secret), other: bytes.Clone(config.OtherSecret)}
+	limiter.guard = &guard{
+		now: now, deadline: cmp.Or(config.Deadline, defaultDeadline), instances: int64(cmp.Or(config.Instances, defaultInstances)),
+	}
+	if config.Remember > 0 {
+		limiter.refused = &memory{now: now, most: config.Remember}
+	}
 	for _, s := range [][]byte{limiter.secret, limiter.other} {
 		if len(s) < MinSecretBytes && s != nil {
 			return nil, fmt.Errorf("%w: %d bytes long: at least %d are needed", ErrSecret, len(s), MinSecretBytes)
@@ -69,6 +112,10 @@ type Decision struct {
 	RetryAfter time.Duration
 	// Limits has an entry for each charge, in order.
 	Limits []LimitResult
+	// Outage is why the store didn't decide; nil when it did. Then the limits admitted the request by themselves, because their
+	// Failure lets so much through: the figures in Limits are zero, nothing is reserved, and what was charged is known to
+	// this process alone, until the store answers again.
+	Outage error
 }
 
 // LimitResult is what one limit of a decision says.
@@ -100,20 +147,36 @@ type Reservation struct {
 // the store, whatever the number of limits. The store's clock and state decide; concurrent decisions, from any number of
 // processes, never admit more than a limit.
 //
-// An error that matches ErrStore means that no answer came: the charges may have been made or not. Any other error
-// (ErrPolicy, ErrSubject, ErrCost, ErrCharges) is a mistake in the call, and the store was not asked.
+// An error that matches ErrStore means that no answer came, and that the limits don't admit the request without one (see
+// Policy.Failure): the charges may have been made or not, and are not made again. After two calls in a row that waited in
+// vain the store is asked once a second, and other calls fail at once (ErrBreaker). Any other error (ErrPolicy, ErrSubject,
+// ErrCost, ErrCharges) is a mistake in the call, and the store was not asked.
 func (l *Limiter) Decide(ctx context.Context, charges ...Charge) (Decision, error) {
-	entries, rows, err := l.ask(ctx, charges, l.store.Decide)
+	entries, err := l.entries(charges)
 	if err != nil {
 		return Decision{}, err
 	}
-	return conclude(entries, rows, verdict(entries, rows)), nil
+	if decision, known := l.refused.recall(entries); known {
+		return decision, nil
+	}
+	start := l.guard.now()
+	rows, err := l.ask(ctx, entries, l.store.Decide)
+	if err != nil {
+		return l.guard.outage(entries, err)
+	}
+	decision := conclude(entries, rows, verdict(entries, rows))
+	l.refused.keep(entries, decision, start)
+	return decision, nil
 }
 
 // Peek says what Decide would, and charges nothing. It reads only, so what it says may be over by the time it is heard.
-// Errors are those of Decide.
+// Errors are those of Decide; without the store there is nothing to say.
 func (l *Limiter) Peek(ctx context.Context, charges ...Charge) (Decision, error) {
-	entries, rows, err := l.ask(ctx, charges, l.store.Peek)
+	entries, err := l.entries(charges)
+	if err != nil {
+		return Decision{}, err
+	}
+	rows, err := l.ask(ctx, entries, l.store.Peek)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -145,8 +208,8 @@ func (l *Limiter) GiveBack(ctx context.Context, reservations ...Reservation) err
 		rounds[round] = append(rounds[round], refund)
 	}
 	for _, refunds := range rounds {
-		if err := l.store.GiveBack(ctx, refunds); err != nil {
-			return fmt.Errorf("%w: %w", ErrStore, err)
+		if err := l.call(ctx, func(ctx context.Context) error { return l.store.GiveBack(ctx, refunds) }); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -158,12 +221,16 @@ func (l *Limiter) GiveBack(ctx context.Context, reservations ...Reservation) err
 func (l *Limiter) Sweep(ctx context.Context) (deleted int64, done bool, err error) {
 	const rows = 1000 // few enough that no decision waits long for the writer
 	for from := int64(0); ctx.Err() == nil; {
-		swept, err := l.store.Sweep(ctx, from, rows)
+		var swept Swept
+		err := l.call(ctx, func(ctx context.Context) (err error) {
+			swept, err = l.store.Sweep(ctx, from, rows)
+			return err
+		})
 		if err != nil {
 			if ctx.Err() != nil {
 				break
 			}
-			return deleted, false, fmt.Errorf("%w: %w", ErrStore, err)
+			return deleted, false, err
 		}
 		deleted += swept.Deleted
 		if swept.Looked < rows || swept.Last == math.MaxInt64 {
@@ -174,17 +241,33 @@ func (l *Limiter) Sweep(ctx context.Context) (deleted int64, done bool, err erro
 	return deleted, false, nil
 }
 
-// ask puts charges to the store and gives what it answered, if that can be true.
-func (l *Limiter) ask(ctx context.Context, charges []Charge, store func(context.Context, []Entry) ([]Row, error)) ([]Entry, []Row, error) {
-	entries, err := l.entries(charges)
-	if err != nil {
-		return nil, nil, err
+// ask puts entries to the store and gives what it answered, if that can be true.
+func (l *Limiter) ask(ctx context.Context, entries []Entry, store func(context.Context, []Entry) ([]Row, error)) ([]Row, error) {
+	var deadline time.Duration
+	for _, entry := range entries {
+		if d := entry.Policy.Deadline; d > 0 && (deadline == 0 || d < deadline) {
+			deadline = d
+		}
 	}
-	rows, err := store(ctx, entries)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrStore, err)
+	var rows []Row
+	err := l.guard.call(ctx, deadline, func(ctx context.Context) (err error) {
+		if rows, err = store(ctx, entries); err == nil {
+			err = checkRows(entries, rows)
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, ErrStore) {
+		err = fmt.Errorf("%w: %w", ErrStore, err)
 	}
-	return entries, rows, checkRows(entries, rows)
+	return rows, err
+}
+
+// call makes a call to the store that isn't a decision.
+func (l *Limiter) call(ctx context.Context, call func(context.Context) error) error {
+	if err := l.guard.call(ctx, 0, call); err != nil {
+		return fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	return nil
 }
 
 func (l *Limiter) entries(charges []Charge) ([]Entry, error) {
@@ -249,10 +332,7 @@ func (l *Limiter) Operate(ctx context.Context, action Action, policy Policy, sub
 	case action != Reset:
 		operation.UntilMicros = until.UnixMilli() * 1000
 	}
-	if err := l.store.Operate(ctx, operation); err != nil {
-		return fmt.Errorf("%w: %w", ErrStore, err)
-	}
-	return nil
+	return l.call(ctx, func(ctx context.Context) error { return l.store.Operate(ctx, operation) })
 }
 
 // checkRows refuses rows that no working store gives, so that nonsense is an outage and never an answer.

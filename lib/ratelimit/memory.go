@@ -245,6 +245,23 @@ func (m *MemoryStore) Sweep(ctx context.Context, from int64, rows int) (Swept, e
 	return swept, nil
 }
 
+// room says whether so many more keys fit below a bound, when what has expired is gone.
+func (m *MemoryStore) room(more, most int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.states)+more <= most {
+		return true
+	}
+	now := m.micros()
+	for key, expires := range m.expires {
+		if expires <= now {
+			delete(m.states, key)
+			delete(m.expires, key)
+		}
+	}
+	return len(m.states)+more <= most
+}
+
 // Audits returns what was audited so far, oldest first.
 func (m *MemoryStore) Audits() []Audit {
 	m.mu.Lock()

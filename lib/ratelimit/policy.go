@@ -91,6 +91,11 @@ type Policy struct {
 	// Private hides the limit from answers until it refuses: neither its existence nor what is left of it may show,
 	// because it would tell a stranger about somebody else's account.
 	Private bool
+	// Failure says what holds while the store doesn't answer. The zero value is Refuse. Of several limits in a decision the
+	// hardest word counts.
+	Failure Failure
+	// Deadline bounds a decision that this limit takes part in, besides Config.Deadline. Zero means that one alone.
+	Deadline time.Duration
 }
 
 // Capacity is the most units that can pass at one moment, and so the largest cost: Limit, for a TokenBucket Burst, for a
@@ -123,6 +128,10 @@ func (p Policy) Validate() error {
 	case p.Window < MinWindow || p.Window > MaxWindow || p.Window%MinWindow != 0:
 		return fmt.Errorf("%w: %s: window %v: allowed are %v to %v in whole milliseconds",
 			ErrPolicy, p.Name, p.Window, MinWindow, MaxWindow)
+	case p.Failure > Open:
+		return fmt.Errorf("%w: %s: %v: allowed are refuse, strict and open", ErrPolicy, p.Name, p.Failure)
+	case p.Deadline < 0:
+		return fmt.Errorf("%w: %s: deadline %v: it must not be negative", ErrPolicy, p.Name, p.Deadline)
 	case p.Burst < 0 || p.Burst > MaxLimit || p.Burst != 0 && p.Algorithm != TokenBucket:
 		return fmt.Errorf("%w: %s: burst %d: allowed are 0 to %d for a %s and 0 for others",
 			ErrPolicy, p.Name, p.Burst, MaxLimit, TokenBucket)

@@ -251,6 +251,9 @@ func (e *endpoint) admit(call *Call, operation Operation) (run func() (Reply, er
 	switch {
 	case err != nil:
 		return nil, err
+	case call.Decision.Outage != nil && fault == nil:
+		e.web.cfg.Log.WarnContext(call.Context(), "store did not answer, admitted without it",
+			slog.String("route", e.route), slog.String("error", call.Decision.Outage.Error()))
 	case !call.Decision.Allowed:
 		return nil, refusal(e.web.shown(call.Decision))
 	case fault != nil:

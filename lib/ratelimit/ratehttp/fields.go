@@ -32,11 +32,15 @@ func Fields() []string {
 
 // SetFields tells what a decision left, each field once. The older fields have room for one limit: the one with the fewest
 // units left, and of those that refuse and have equally few, the one that refuses longest. A private limit shows only in
-// the refusal that it caused. A decision without a limit to tell of sets nothing. What is told as the quota is Policy.Limit,
+// the refusal that it caused. A decision without a limit to tell of sets nothing, and neither does one that was made without the
+// store: it has no figures. What is told as the quota is Policy.Limit,
 // the units in a window; a bucket that holds more than that may have more left.
 func SetFields(header http.Header, decision ratelimit.Decision) {
 	var policies, current []string
 	var tightest *ratelimit.LimitResult
+	if decision.Outage != nil {
+		return
+	}
 	limits := told(decision)
 	for i := range limits {
 		limit := &limits[i]

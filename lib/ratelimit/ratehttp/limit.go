@@ -3,6 +3,7 @@
 package ratehttp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -94,6 +95,9 @@ type limited struct {
 
 func (l *limited) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	own, err := l.decide(r)
+	if own.Outage != nil {
+		l.log.WarnContext(r.Context(), "rate limits: store did not answer, admitted without it", slog.String("error", own.Outage.Error()))
+	}
 	if len(own.Limits) > 0 {
 		decision := join(Decided(r.Context()), own)
 		SetFields(w.Header(), decision)
@@ -143,7 +147,7 @@ func join(outer, inner ratelimit.Decision) ratelimit.Decision {
 	if len(outer.Limits) == 0 {
 		return inner
 	}
-	both := ratelimit.Decision{Allowed: inner.Allowed}
+	both := ratelimit.Decision{Allowed: inner.Allowed, Outage: cmp.Or(inner.Outage, outer.Outage)}
 	both.Limits = append(append(both.Limits, outer.Limits...), inner.Limits...)
 	both.RetryAfter = both.RetryAfterOf(func(ratelimit.Policy) bool { return true })
 	return both

@@ -33,6 +33,9 @@ func NewClock() *Clock {
 // Now gives the time that the clock shows.
 func (c *Clock) Now() time.Time { return time.UnixMicro(c.micros.Load()) }
 
+// Add moves the clock on.
+func (c *Clock) Add(d time.Duration) { c.micros.Add(d.Microseconds()) }
+
 // At sets the clock to an offset from Start.
 func (c *Clock) At(offset time.Duration) { c.micros.Store(Start.Add(offset).UnixMicro()) }
 
