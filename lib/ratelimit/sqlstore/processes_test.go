@@ -57,7 +57,7 @@ func workWhenTold(url string) error {
 		return err
 	}
 	store := open(db, sqlstore.Config{})
-	limiter, err := ratelimit.New(store, storetest.Secret, ratelimit.Config{})
+	limiter, err := ratelimit.New(store, storetest.Secret, ratelimit.Config{Deadline: patience})
 	if err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func mixedInProcesses(t *testing.T, url string, db *database.DB) {
 		admitted[0] += first
 		admitted[1] += second
 	}
-	limiter, err := ratelimit.New(open(db, sqlstore.Config{}), storetest.Secret, ratelimit.Config{})
+	limiter, err := ratelimit.New(open(db, sqlstore.Config{}), storetest.Secret, ratelimit.Config{Deadline: patience})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func BenchmarkBytesPerKey(b *testing.B) {
 func newLimiter(b *testing.B, db *database.DB) *ratelimit.Limiter {
 	b.Helper()
 	store := open(db, sqlstore.Config{})
-	limiter, err := ratelimit.New(store, storetest.Secret, ratelimit.Config{})
+	limiter, err := ratelimit.New(store, storetest.Secret, ratelimit.Config{Deadline: patience})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -19,7 +19,7 @@ func PlayBytes(t *testing.T, open Open, data []byte) {
 	}
 	clock := NewClock()
 	harness := open(t, clock.Now)
-	limiter, err := ratelimit.New(harness.Store, Secret, ratelimit.Config{})
+	limiter, err := ratelimit.New(harness.Store, Secret, ratelimit.Config{Deadline: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func PlayBytes(t *testing.T, open Open, data []byte) {
 // Validate refuses is refused by Decide; with any other no answer is out of its bounds, and a moment admits its capacity.
 func PlayNumbers(t *testing.T, open Open, policy ratelimit.Policy, cost int64, times []int64) {
 	clock := NewClock()
-	limiter, err := ratelimit.New(open(t, clock.Now).Store, Secret, ratelimit.Config{})
+	limiter, err := ratelimit.New(open(t, clock.Now).Store, Secret, ratelimit.Config{Deadline: patience})
 	if err != nil {
 		t.Fatal(err)
 	}

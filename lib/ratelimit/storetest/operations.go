@@ -14,7 +14,7 @@ var otherSecret = []byte("the other secret of tests, longer")
 // rotating is the suite with a limiter that has two secrets.
 func (s *suite) rotating(first, second []byte) *suite {
 	s.t.Helper()
-	limiter, err := ratelimit.New(s.Store, first, ratelimit.Config{OtherSecret: second})
+	limiter, err := ratelimit.New(s.Store, first, ratelimit.Config{OtherSecret: second, Deadline: patience})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func rotationShares(t *testing.T, s *suite) {
 	old, young := s.rotating(Secret, otherSecret), s.rotating(otherSecret, Secret)
 	alone := *s
 	var err error
-	if alone.limiter, err = ratelimit.New(s.Store, otherSecret, ratelimit.Config{}); err != nil {
+	if alone.limiter, err = ratelimit.New(s.Store, otherSecret, ratelimit.Config{Deadline: patience}); err != nil {
 		t.Fatal(err)
 	}
 	audits := 0
@@ -214,7 +214,7 @@ func rotationShares(t *testing.T, s *suite) {
 // alone is the suite with a limiter that has one secret.
 func (s *suite) alone(secret []byte) *suite {
 	s.t.Helper()
-	limiter, err := ratelimit.New(s.Store, secret, ratelimit.Config{})
+	limiter, err := ratelimit.New(s.Store, secret, ratelimit.Config{Deadline: patience})
 	if err != nil {
 		s.t.Fatal(err)
 	}

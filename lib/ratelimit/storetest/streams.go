@@ -281,7 +281,7 @@ func mixedDecisionsAgree(t *testing.T, s *suite) {
 func (s *suite) twin() *suite {
 	s.t.Helper()
 	store := ratelimit.NewMemoryStore(s.clock.Now)
-	limiter, err := ratelimit.New(store, Secret, ratelimit.Config{})
+	limiter, err := ratelimit.New(store, Secret, ratelimit.Config{Deadline: patience})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func (s *suite) steady() *suite {
 	if s.Steady == nil {
 		return s
 	}
-	limiter, err := ratelimit.New(s.Steady, Secret, ratelimit.Config{})
+	limiter, err := ratelimit.New(s.Steady, Secret, ratelimit.Config{Deadline: patience})
 	if err != nil {
 		s.t.Fatal(err)
 	}
