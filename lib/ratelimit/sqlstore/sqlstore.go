@@ -27,6 +27,9 @@ type Config struct {
 	// some expired rows: over HTTP in the same request, on a file in a call of its own afterwards. Zero means 64, a negative
 	// number that decisions never sweep.
 	SweepEvery int
+	// AuditRetention is how long a row of the audit is kept. As many other decisions take some of the older ones along, and
+	// SweepAudit takes all of them. Zero means for ever.
+	AuditRetention time.Duration
 	// Now replaces the database's clock, for tests. Nil means the database's clock.
 	Now func() time.Time
 }
@@ -161,12 +164,11 @@ func (s *Store) Decide(ctx context.Context, entries []ratelimit.Entry) ([]rateli
 	answer := newAnswer(entries)
 	// A fresh process has no memory of where the last sweep was: it starts anywhere. A sweep that fails is no failure of the
 	// decision, and what it leaves another one takes.
-	sweeps := s.config.SweepEvery > 0 && rand.IntN(s.config.SweepEvery) == 0
-	sweep := call{sweepInPassing, []any{rand.Int64(), int64(sweepRows), s.now()}}
+	sweep, args := s.inPassing()
 	if s.db.together() {
 		calls := []call{{text.decide, decide}, {text.read, read}}
-		if sweeps {
-			calls = append(calls, sweep)
+		if sweep != nil {
+			calls = append(calls, call{sweep.behind, args})
 		}
 		outcomes, err := s.db.run(ctx, calls...)
 		if err != nil {
@@ -196,11 +198,34 @@ func (s *Store) Decide(ctx context.Context, entries []ratelimit.Entry) ([]rateli
 			return nil, err
 		}
 	}
-	if sweeps && wrote {
-		sweep.text = sweepText
-		_, _ = s.run(ctx, sweep)
+	if sweep != nil && wrote {
+		_, _ = s.run(ctx, call{sweep.alone, args})
 	}
 	return answer.complete()
+}
+
+// passing is a sweep that goes along with a decision: behind it in the same request, or alone afterwards.
+type passing struct{ behind, alone *text }
+
+var (
+	countersInPassing = &passing{sweepInPassing, sweepText}
+	auditInPassing    = &passing{sweepAuditInPassing, sweepAuditText}
+)
+
+// inPassing says by chance what a decision sweeps, and with which arguments; nil for nothing.
+func (s *Store) inPassing() (texts *passing, args []any) {
+	if s.config.SweepEvery <= 0 {
+		return nil, nil
+	}
+	switch rand.IntN(s.config.SweepEvery) {
+	case 0:
+		return countersInPassing, []any{rand.Int64(), int64(sweepRows), s.now()}
+	case 1:
+		if s.config.AuditRetention > 0 {
+			return auditInPassing, s.sweepAuditArgs(sweepRows)
+		}
+	}
+	return nil, nil
 }
 
 // giveBack records that reservations were given back; a trigger takes each out of its key in the same statement. A second
