@@ -25,6 +25,13 @@ type Operation struct {
 	limits   []ratelimit.Policy
 	maxBytes int64 // of the body; 0: it is not read
 	prepare  func(call *Call, body []byte) (prepared, error)
+	choose   func(*Call) Operation // the operation that is meant instead; nil: this one
+}
+
+// Choose makes an operation that is one of several, by what a request looks like: how it says who asks, say. Choose reads
+// neither a body nor a database; the operation that it gives does all the rest.
+func Choose(choose func(*Call) Operation) Operation {
+	return Operation{choose: choose}
 }
 
 // prepared is what the input of one request asks for.
@@ -194,6 +201,9 @@ func (e *endpoint) attempt(call *Call, operation Operation) (reply Reply, body [
 			err = &panicked{fmt.Sprintf("%T", value), string(debug.Stack())}
 		}
 	}()
+	for operation.choose != nil {
+		operation = operation.choose(call)
+	}
 	run, err := e.admit(call, operation)
 	if err != nil {
 		return Reply{}, nil, err

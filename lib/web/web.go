@@ -37,6 +37,9 @@ type Config struct {
 	AllowedOrigins []string
 	// Log takes one line for each request, and one for what went wrong in it. Nil: no lines.
 	Log *slog.Logger
+	// Refused is told the policies that refused a request, before the answer is written, by any number of goroutines. It
+	// must not wait for anything. Nil: nobody is told.
+	Refused func(policies []string)
 	// Version of the program, for the log line.
 	Version string
 	// ShownAs gives policies the names of others in answers and in the log: for limits that decide the same for a client,
@@ -160,6 +163,9 @@ func (e *endpoint) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	case r.Method != http.MethodOptions:
 		e.actual.HandlerFunc(rw, r) // sets fields only
 		out = e.answer(header, r)
+		if refused := e.web.cfg.Refused; refused != nil && len(out.violated) > 0 {
+			refused(out.violated)
+		}
 		rw.WriteHeader(out.status)
 	case r.Header.Get("Access-Control-Request-Method") != "":
 		out.status = http.StatusNoContent
