@@ -8,10 +8,12 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirlimits/weir/lib/accounts"
 	"github.com/weirlimits/weir/lib/ailog"
+	"github.com/weirlimits/weir/lib/alerts"
 	"github.com/weirlimits/weir/lib/codes"
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/evaluations"
@@ -59,6 +61,8 @@ type App struct {
 	outbox      *mail.Outbox // what mail is without a server; swept with one too
 	invites     *invites.Mailer
 	sandbox     *sandbox.Sandbox
+	alerts      *alerts.Alerts
+	alerted     atomic.Bool             // since it last looked, this process has refused something that may raise an alert
 	handlers    map[string]http.Handler // by route
 }
 
@@ -67,7 +71,11 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
-	store := openStore(db, sqlstore.Config{Deadline: settings.StoreDeadline, Now: config.Now})
+	store := openStore(db, sqlstore.Config{
+		Deadline:       settings.StoreDeadline,
+		AuditRetention: settings.AuditRetention,
+		Now:            config.Now,
+	})
 	limiter, err := ratelimit.New(store, settings.Secret, ratelimit.Config{
 		OtherSecret: settings.OtherSecret,
 		Deadline:    settings.StoreDeadline,
@@ -88,14 +96,6 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 	}
 	a := &App{
 		settings: settings,
-		web: web.New(web.Config{
-			Limiter:        limiter,
-			Platform:       settings.Platform,
-			AllowedOrigins: settings.AllowedOrigins,
-			Log:            config.Log,
-			Version:        Version,
-			ShownAs:        map[string]string{failedSignInsOnDevice: failedSignIns},
-		}),
 		log:      config.Log,
 		now:      now,
 		store:    store,
@@ -114,13 +114,23 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 		sandbox:     sandbox.New(),
 		handlers:    map[string]http.Handler{},
 	}
+	a.web = web.New(web.Config{
+		Limiter:        limiter,
+		Platform:       settings.Platform,
+		AllowedOrigins: settings.AllowedOrigins,
+		Log:            config.Log,
+		Version:        Version,
+		ShownAs:        map[string]string{failedSignInsOnDevice: failedSignIns},
+		Refused:        a.refused,
+	})
+	a.alerts = alerts.New(db.DB, alerts.Config{Now: config.Now, Sender: alertSender(settings), Retention: settings.AuditRetention})
 	a.mail = a.outbox
 	if settings.SMTP != nil {
 		a.mail = mail.NewSMTP(*settings.SMTP)
 	}
 	a.invites = invites.New(a.codes, a.mail, invites.Config{Site: settings.Site})
 	for route, resource := range resources {
-		a.handlers[route] = bounded(a.web.Handler("/api/"+route, resource(a)))
+		a.handlers[route] = a.bounded(a.web.Handler("/api/"+route, resource(a)))
 	}
 	return a, nil
 }
@@ -193,10 +203,13 @@ func Unconfigured(route string, platform bool, log *slog.Logger, err error) http
 	return web.New(web.Config{Platform: platform, Log: log, Version: Version}).Unconfigured("/api/"+route, methods, err)
 }
 
-func bounded(handler http.Handler) http.Handler {
+func (a *App) bounded(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTime)
 		defer cancel()
+		if r.Method == http.MethodGet {
+			a.sendAlertsInPassing(ctx)
+		}
 		handler.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
@@ -211,7 +224,7 @@ func storage(err error) error {
 			Detail: "Too many people are signing in at the moment. Please try again in a few seconds.",
 		}
 	case errors.Is(err, accounts.ErrStore), errors.Is(err, codes.ErrStore), errors.Is(err, ailog.ErrStore), errors.Is(err, evaluations.ErrStore),
-		errors.Is(err, mail.ErrStore):
+		errors.Is(err, mail.ErrStore), errors.Is(err, alerts.ErrStore):
 		return web.Unavailable(err)
 	}
 	return err

@@ -189,7 +189,8 @@ var byAddress = []byAddressRow{
 	{"session", "session", 60, time.Minute, "DELETE", "sign-up", "", `{"password":"wrong password"}`},
 }
 
-// byTokenOnly are the operations that have no limit, since only who holds a token gets to them (case A53).
+// byTokenOnly are the operations that have no limit, since only who holds a token gets to them (case A53). An admin's session
+// gets to views, at a unit of the edge's limit: see TestAViewByASessionCostsTheEdgeAndIsForAdmins.
 var byTokenOnly = map[string]bool{"POST limits": true, "GET limits": true}
 
 // Rows A1, A3, A4, A5, A6, A7, D8; cases A03, A05, A08, A27, A53.

@@ -312,8 +312,14 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 		{413, "POST", "limits", large, byToken},
 		{200, "GET", "limits", "", byToken},
 		{200, "GET", "limits?op=sweep", "", cron},
+		{200, "GET", "limits?view=refusals", "", admin},
+		{200, "GET", "limits?view=audit", "", byToken},
+		{200, "GET", "limits?view=alerts", "", admin},
 		{400, "GET", "limits?op=drop", "", byToken},
+		{400, "GET", "limits?view=x", "", admin},
 		{401, "GET", "limits", "", nil},
+		{401, "GET", "limits?view=audit", "", nil},
+		{403, "GET", "limits?view=audit", "", signedIn},
 		{201, "POST", "ai-log", someEntry, admin},
 		{400, "POST", "ai-log", `[]`, signedIn},
 		{401, "POST", "ai-log", someEntry, nil},
@@ -347,6 +353,10 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 		}
 		send(status.status, status.method, status.path, status.body, status.change)
 	}
+	ban := `{"mode":"ban","until":"2100-01-01T00:00:00Z","limits":[{"policy":"edge","subject":"203.0.113.79"}]}`
+	expect(t, w.limits(ban), 200)
+	expect(t, w.send("203.0.113.79", "GET", "/api/limits?view=audit", "", admin), 429)
+	seen["GET limits 429"] = true
 	for _, row := range byAddress {
 		for range row.limit {
 			w.send("203.0.113.77", row.method, "/api/"+row.route+row.query, row.body)

@@ -15,6 +15,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/weirlimits/weir/lib/accounts"
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/web"
 )
@@ -22,8 +23,8 @@ import (
 // sweepTime bounds a sweep on request: less than a request has, so that there is time to say how far it came.
 const sweepTime = 8 * time.Second
 
-// limitsService decides the limits of other services. It has no limit of its own: who has the token may ask as often as
-// the database answers.
+// limitsService decides the limits of other services, and shows operators what limits did. It has no limit of its own: who
+// has the token may ask as often as the database answers. An admin's session costs the address as elsewhere.
 func (a *App) limitsService() web.Resource {
 	service := func(*web.Call) (web.Token, error) {
 		return web.Token{Setting: "LIMITS_API_TOKEN", Value: a.settings.LimitsToken}, nil
@@ -34,20 +35,41 @@ func (a *App) limitsService() web.Resource {
 		}
 		return service(call)
 	}
+	byToken := web.Bearer(byOperation, web.Query(nil, nil, a.state))
+	byAdmin := memberQuery(a, access{role: accounts.Admin}, func(call *web.Call, admin accounts.Account) (web.Reply, error) {
+		// Whoever likes is an admin of the demo, where that is on.
+		return a.view(call, !admin.Name.Reserved())
+	})
 	return web.Resource{
 		http.MethodPost: web.Bearer(service, web.Body(nil, 0, nil, a.decideForService)),
-		http.MethodGet: web.Bearer(byOperation, web.Query(nil, nil, func(call *web.Call) (web.Reply, error) {
-			switch op, err := call.Query("op"); {
-			case err != nil:
-				return web.Reply{}, err
-			case op == "sweep":
-				return a.sweep(call)
-			case call.Request.URL.Query().Has("op"):
-				return web.Reply{}, web.BadRequest("op", `The operation is "sweep", or none is given.`)
+		http.MethodGet: web.Choose(func(call *web.Call) web.Operation {
+			// A browser can't send a token, so that an admin sees the views by the session. Who sends a token means it.
+			if call.Request.URL.Query().Has("view") && len(call.Request.Header.Values("Authorization")) == 0 {
+				return byAdmin
 			}
-			return a.usage(call)
-		})),
+			return byToken
+		}),
 	}
+}
+
+// state is GET by token: how the policies are used, a view, or a sweep.
+func (a *App) state(call *web.Call) (web.Reply, error) {
+	query := call.Request.URL.Query()
+	if query.Has("view") {
+		return a.view(call, true)
+	}
+	if _, _, err := place(call); err != nil { // what is no place is none here either
+		return web.Reply{}, err
+	}
+	switch op, err := call.Query("op"); {
+	case err != nil:
+		return web.Reply{}, err
+	case op == "sweep":
+		return a.sweep(call)
+	case query.Has("op"):
+		return web.Reply{}, web.BadRequest("op", `The operation is "sweep", or none is given.`)
+	}
+	return a.usage(call)
 }
 
 // The modes of a request, besides those that are an operator's actions.
@@ -316,18 +338,21 @@ func (a *App) usage(call *web.Call) (web.Reply, error) {
 // sweepRows are looked at in one step of a sweep: few enough that nobody waits long for the writer.
 const sweepRows = 1000
 
-// sweep deletes what is expired as long as it may: counters, then messages in the outbox, then sessions and devices. What it
-// leaves the next one takes.
+// sweep sends the alerts that are due, and then deletes what is expired as long as it may: counters, then rows of the audit,
+// alerts, messages in the outbox, sessions and devices. What it leaves the next one takes.
 func (a *App) sweep(call *web.Call) (web.Reply, error) {
 	ctx, cancel := context.WithTimeout(call.Context(), sweepTime)
 	defer cancel()
+	a.sendAlerts(ctx, alertSweepTime)
 	people := func(ctx context.Context) (int64, bool, error) { return a.accounts.Sweep(ctx, sweepRows) }
 	var deleted int64
 	done := true
-	for _, sweep := range []func(context.Context) (int64, bool, error){a.limiter.Sweep, a.outbox.Sweep, people} {
+	for _, sweep := range []func(context.Context) (int64, bool, error){
+		a.limiter.Sweep, a.store.SweepAudit, a.alerts.Sweep, a.outbox.Sweep, people,
+	} {
 		n, through, err := sweep(ctx)
 		if err != nil {
-			return web.Reply{}, storage(err)
+			return web.Reply{}, web.Unavailable(err)
 		}
 		deleted += n
 		if done = through; !done {

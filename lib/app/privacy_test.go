@@ -84,7 +84,7 @@ func traces(text string, identifiers ...string) []string {
 }
 
 // limiterTables are those that must not know anybody.
-var limiterTables = []string{"rate_limits", "rate_limit_audit", "rate_limit_refunds"}
+var limiterTables = []string{"rate_limits", "rate_limit_audit", "rate_limit_refunds", "alerts"}
 
 // busyDay uses every route, refusals, mistakes and an outage included, and returns who took part.
 func (w *world) busyDay() (identifiers []string) {

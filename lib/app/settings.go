@@ -21,6 +21,7 @@ import (
 	"github.com/weirlimits/weir/lib/mail"
 	"github.com/weirlimits/weir/lib/policies"
 	"github.com/weirlimits/weir/lib/ratelimit"
+	"github.com/weirlimits/weir/lib/webhook"
 )
 
 // The bounds of STORE_DEADLINE: below a millisecond no store answers, and a request as a whole has no more time.
@@ -36,6 +37,13 @@ const maxInstances = 1_000_000
 const (
 	minTokenBytes      = 32
 	minCronSecretBytes = 16
+)
+
+// The bounds of AUDIT_RETENTION. What raises an alert is read in the audit of the last hour.
+const (
+	defaultAuditRetention = 30 * 24 * time.Hour
+	minAuditRetention     = time.Hour
+	maxAuditRetention     = 87600 * time.Hour // ten years
 )
 
 // Settings is what the environment says, read once. It holds secrets: it must not be logged.
@@ -71,6 +79,12 @@ type Settings struct {
 	// Site is the origin that links in mails begin with, such as "https://weir.example.org". Empty: mails hold no links. It
 	// is never taken from a request, whose Host anybody can write.
 	Site string
+
+	// Webhook is where alerts are sent. Nil: they are only kept.
+	Webhook *webhook.Config
+
+	// AuditRetention is how long rows of the audit and alerts are kept. Zero, which LoadSettings never gives: for ever.
+	AuditRetention time.Duration
 
 	// StoreDeadline bounds each call to the database.
 	StoreDeadline time.Duration
@@ -130,7 +144,10 @@ func LoadSettings(lookup func(string) (string, bool), root string) (Settings, er
 	}
 	s.Site = e.site("SITE_URL")
 
-	s.StoreDeadline = e.deadline("STORE_DEADLINE", database.DefaultDeadline)
+	s.Webhook = e.webhook("ALERT_WEBHOOK_URL", "ALERT_WEBHOOK_SECRET")
+	s.AuditRetention = e.duration("AUDIT_RETENTION", defaultAuditRetention, minAuditRetention, maxAuditRetention, "720h")
+
+	s.StoreDeadline = e.duration("STORE_DEADLINE", database.DefaultDeadline, minStoreDeadline, maxStoreDeadline, "500ms")
 	s.Instances = e.number("EXPECTED_INSTANCES", maxInstances)
 	s.AllowedOrigins = e.origins("ALLOWED_ORIGINS")
 
@@ -261,14 +278,14 @@ func (e *environment) token(name string, atLeast int) string {
 	return ""
 }
 
-func (e *environment) deadline(name string, byDefault time.Duration) time.Duration {
+func (e *environment) duration(name string, byDefault, shortest, longest time.Duration, example string) time.Duration {
 	text := e.text(name)
 	if text == "" {
 		return byDefault
 	}
 	d, err := time.ParseDuration(text)
-	if err != nil || d < minStoreDeadline || d > maxStoreDeadline {
-		e.fail(name, fmt.Sprintf("is %q: allowed is a Go duration from %v to %v, such as 500ms", text, minStoreDeadline, maxStoreDeadline))
+	if err != nil || d < shortest || d > longest {
+		e.fail(name, fmt.Sprintf("is %q: allowed is a Go duration from %v to %v, such as %s", text, shortest, longest, example))
 	}
 	return d
 }
@@ -285,6 +302,26 @@ func (e *environment) number(name string, most int) int {
 		return 0
 	}
 	return n
+}
+
+// webhook reads where alerts go, and what they are signed with, if anything.
+func (e *environment) webhook(urlName, secretName string) *webhook.Config {
+	text, secret := e.text(urlName), e.text(secretName)
+	if secret != "" && len(secret) < webhook.MinSecretBytes {
+		e.fail(secretName, fmt.Sprintf("has %d bytes: at least %d are allowed", len(secret), webhook.MinSecretBytes))
+	}
+	if text == "" {
+		return nil
+	}
+	u, err := webhook.ParseURL(text)
+	if err != nil {
+		e.fail(urlName, "is wrong: "+err.Error())
+	}
+	config := &webhook.Config{URL: u}
+	if secret != "" {
+		config.Secret = []byte(secret)
+	}
+	return config
 }
 
 func (e *environment) origins(name string) []string {

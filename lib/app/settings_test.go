@@ -41,7 +41,7 @@ func TestSettingsOnThePlatform(t *testing.T) {
 	if !s.Platform || s.DatabaseURL != env["TURSO_DATABASE_URL"] || s.AuthToken != env["TURSO_AUTH_TOKEN"] || string(s.Secret) != testSecret {
 		t.Errorf("got %+v", s)
 	}
-	if s.StoreDeadline != 2*time.Second || s.AllowedOrigins != nil || s.OtherSecret != nil || s.Policies+s.LimitsToken+s.CronSecret != "" || s.SMTP != nil || s.Site != "" || s.SessionSameSite != http.SameSiteLaxMode || s.Demo {
+	if s.StoreDeadline != 2*time.Second || s.AllowedOrigins != nil || s.OtherSecret != nil || s.Policies+s.LimitsToken+s.CronSecret != "" || s.SMTP != nil || s.Webhook != nil || s.AuditRetention != 30*24*time.Hour || s.Site != "" || s.SessionSameSite != http.SameSiteLaxMode || s.Demo {
 		t.Errorf("defaults: got %+v", s)
 	}
 
@@ -55,6 +55,8 @@ func TestSettingsOnThePlatform(t *testing.T) {
 	env["CRON_SECRET"] = testSecret[:16]
 	env["SMTP_URL"] = "smtps://weir:p%40ss@mail.example.org?from=weir@example.org"
 	env["SITE_URL"] = "https://Weir.example.org:443/"
+	env["ALERT_WEBHOOK_URL"] = "https://hooks.example.org/weir?token=1"
+	env["AUDIT_RETENTION"] = "1h"
 	s, err = LoadSettings(lookupIn(env), "")
 	if err != nil {
 		t.Fatal(err)
@@ -67,6 +69,17 @@ func TestSettingsOnThePlatform(t *testing.T) {
 	}
 	if s.SMTP == nil || s.SMTP.Host != "mail.example.org" || s.SMTP.Port != 465 || s.SMTP.Password != "p@ss" || s.Site != "https://weir.example.org" {
 		t.Errorf("mail: got %+v, site %q", s.SMTP, s.Site)
+	}
+	if s.Webhook == nil || s.Webhook.URL.String() != env["ALERT_WEBHOOK_URL"] || s.Webhook.Secret != nil || s.AuditRetention != time.Hour {
+		t.Errorf("alerts: got %+v, kept for %v", s.Webhook, s.AuditRetention)
+	}
+	env["ALERT_WEBHOOK_SECRET"] = testSecret
+	if s, err := LoadSettings(lookupIn(env), ""); err != nil || string(s.Webhook.Secret) != testSecret {
+		t.Errorf("signed alerts: got %+v, %v", s.Webhook, err)
+	}
+	delete(env, "ALERT_WEBHOOK_URL")
+	if s, err := LoadSettings(lookupIn(env), ""); err != nil || s.Webhook != nil {
+		t.Errorf("a secret for nothing: got %+v, %v", s.Webhook, err)
 	}
 	if s.StoreDeadline != time.Millisecond || s.SessionSameSite != http.SameSiteNoneMode || !s.Demo {
 		t.Errorf("got %+v", s)
@@ -145,6 +158,16 @@ func TestAWrongSettingIsAnErrorThatNamesTheVariable(t *testing.T) {
 		{"SITE_URL", "http://weir.example.org"},
 		{"SITE_URL", "https://me@weir.example.org"},
 		{"SITE_URL", "javascript:alert(1)"},
+		{"ALERT_WEBHOOK_URL", "  "},
+		{"ALERT_WEBHOOK_URL", "http://hooks.example.org/s3cr3t"},
+		{"ALERT_WEBHOOK_URL", "https://weir:s3cr3t@hooks.example.org"},
+		{"ALERT_WEBHOOK_SECRET", "  "},
+		{"ALERT_WEBHOOK_SECRET", "s3cr3t9abcdef0123456789abcdef01"},
+		{"AUDIT_RETENTION", " "},
+		{"AUDIT_RETENTION", "30"},
+		{"AUDIT_RETENTION", "30d"},
+		{"AUDIT_RETENTION", "59m59s"},
+		{"AUDIT_RETENTION", "87600h0m1s"},
 		{"VERCEL", "  "},
 		{"STORE_DEADLINE", "\t"},
 		{"STORE_DEADLINE", "2"},
