@@ -55,7 +55,7 @@ func (d *deployment) page() error {
 		return err
 	}
 	for _, field := range []struct{ name, part string }{
-		{"Content-Security-Policy", "default-src 'self'"},
+		{"Content-Security-Policy", "default-src 'none'"},
 		{"Content-Security-Policy", "frame-ancestors 'none'"},
 		{"X-Content-Type-Options", "nosniff"},
 		{"Referrer-Policy", "no-referrer"},

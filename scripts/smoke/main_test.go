@@ -59,7 +59,7 @@ func site(t *testing.T) http.Handler {
 	}
 	files := http.FileServer(http.Dir(filepath.Join("..", "..", "public")))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Referrer-Policy", "no-referrer")
 		files.ServeHTTP(w, r)

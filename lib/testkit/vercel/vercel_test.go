@@ -138,7 +138,7 @@ func TestDevServesThePageWithItsSecurityFieldsAndNoSourceFile(t *testing.T) {
 		t.Errorf("the page: status %d", status)
 	}
 	for name, want := range map[string]string{
-		"Content-Security-Policy": "default-src 'self'",
+		"Content-Security-Policy": "default-src 'none'",
 		"X-Content-Type-Options":  "nosniff",
 		"Referrer-Policy":         "no-referrer",
 	} {
