@@ -3,7 +3,7 @@
 //	go run ./scripts/check
 //
 // It needs Go and, to know which files are the project's, git and a clone. With Node present, and with Python, it also
-// installs the pinned tools and runs what uses them. It prints a line when a step begins, one when it ends, and one for
+// installs the pinned tools and runs what uses them; with Chromium present too, the page is tested in it. It prints a line when a step begins, one when it ends, and one for
 // everything it skipped; in CI, which the environment variable CI tells, a skip is a failure.
 package main
 
@@ -60,8 +60,8 @@ func (s skip) Error() string { return string(s) }
 const usage = `usage: go run ./scripts/check
 
 checks everything that CI checks: format, vet, tidiness, all tests and, with Node installed, the functions as Vercel's
-tools build and run them; with Python 3.11 or newer, a fuzzer on what public/openapi.json describes. It takes about 6
-minutes on two cores. With CI set in the environment nothing may be skipped.
+tools build and run them; with Python 3.11 or newer, a fuzzer on what public/openapi.json describes; with Chromium, the
+page. It takes about 7 minutes on two cores. With CI set in the environment nothing may be skipped.
 Exit codes of the built program: 0 all passed, 1 something failed, 2 wrong usage. go run turns every code but 0 into 1.
 `
 

@@ -96,7 +96,7 @@ func (c *check) build() error {
 // of the optional packages of other platforms, so this is npm install, and what it installed is compared.
 func (c *check) tools() error {
 	if _, err := exec.LookPath("npm"); err != nil {
-		return skip("no npm: the tests on vercel build, vercel dev and the Turso server are left out")
+		return skip("no npm: the tests on vercel build, vercel dev, the Turso server and of the page are left out")
 	}
 	dir := filepath.Join(c.root, "scripts", "_tools")
 	lock, record := filepath.Join(dir, "package-lock.json"), filepath.Join(dir, "node_modules", ".package-lock.json")
