@@ -43,14 +43,17 @@ func environ(t *testing.T, env map[string]string) {
 	}
 }
 
-func start(t *testing.T, root string) *httptest.Server {
+func start(t *testing.T, root string) *httptest.Server { return startWith(t, root, root) }
+
+// startWith serves the functions of one project and the page of another.
+func startWith(t *testing.T, root, pageRoot string) *httptest.Server {
 	t.Helper()
 	api, end, err := functions(t.Context(), root, "", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { end() })
-	page, err := page(root)
+	page, err := page(pageRoot)
 	if err != nil {
 		t.Fatal(err)
 	}
