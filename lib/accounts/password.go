@@ -62,9 +62,14 @@ type hash struct {
 	salt, key []byte
 }
 
-// noHash stands for the hash of an account that is missing or has no password: it costs what a real one costs. That no
-// password matches it is not left to its key; see Authenticate.
-var noHash = hash{memoryKiB: memoryKiB, passes: passes, lanes: lanes, salt: make([]byte, saltBytes), key: make([]byte, keyBytes)}
+// standIn makes what stands for the hash of an account that is missing or has no password: it costs what a new one costs. That
+// no password matches it is not left to its key; see check.
+func standIn(memory uint32) hash {
+	if memory == 0 {
+		memory = memoryKiB
+	}
+	return hash{memoryKiB: memory, passes: passes, lanes: lanes, salt: make([]byte, saltBytes), key: make([]byte, keyBytes)}
+}
 
 // derive computes the key of a password with the parameters of h. It waits for a free slot first, so that no more than the
 // slots' number of hashes take memory at once; if ctx ends in that wait the error is ErrBusy.
@@ -83,7 +88,8 @@ func (a *Accounts) derive(ctx context.Context, h hash, password string) ([]byte,
 
 // hashPassword makes the hash of a new password.
 func (a *Accounts) hashPassword(ctx context.Context, password string) (hash, error) {
-	h := hash{memoryKiB: memoryKiB, passes: passes, lanes: lanes, salt: make([]byte, saltBytes), key: make([]byte, keyBytes)}
+	h := a.standIn
+	h.salt = make([]byte, saltBytes)
 	rand.Read(h.salt) // never fails: it ends the program instead
 	var err error
 	h.key, err = a.derive(ctx, h, password)

@@ -29,7 +29,7 @@ import (
 // Version is the application's, in the form of semver.org. It is in every log line.
 const Version = "0.1.0"
 
-// requestTime bounds a request as a whole: waiting for a connection and for other passwords to be hashed included. Each
+// requestTime bounds what is done for a request whose body is there: waiting for a connection and for other passwords to be hashed included. Each
 // call to the database has its own, shorter deadline. A client that goes away ends nothing: what it asked for was counted,
 // and what it was promised, such as a unit that a right password gets back, is still done.
 const requestTime = 10 * time.Second
@@ -40,6 +40,8 @@ type Config struct {
 	Now func() time.Time
 	// Hashed is called before a password is hashed, for tests.
 	Hashed func()
+	// HashMemoryKiB is what accounts.Config takes, for tests.
+	HashMemoryKiB uint32
 	// Log takes the log lines. Nil means none.
 	Log *slog.Logger
 }
@@ -52,6 +54,7 @@ type App struct {
 	now         func() time.Time // of the process: it decides nothing
 	store       *sqlstore.Store
 	limiter     *ratelimit.Limiter
+	service     *ratelimit.Limiter // for charges that services give back
 	policies    policies.Set
 	accounts    *accounts.Accounts
 	codes       *codes.Pool
@@ -100,12 +103,14 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 		now:      now,
 		store:    store,
 		limiter:  limiter,
+		service:  limiter.WithoutMemory(),
 		policies: limits,
 		accounts: accounts.New(db.DB, accounts.Config{
-			Now:         config.Now,
-			Secret:      settings.Secret,
-			OtherSecret: settings.OtherSecret,
-			Hashed:      config.Hashed,
+			Now:           config.Now,
+			Secret:        settings.Secret,
+			OtherSecret:   settings.OtherSecret,
+			Hashed:        config.Hashed,
+			HashMemoryKiB: config.HashMemoryKiB,
 		}),
 		codes:       codes.New(db.DB, codes.Config{Now: config.Now}),
 		entries:     ailog.New(db.DB, ailog.Config{Now: config.Now}),
@@ -120,6 +125,7 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 		AllowedOrigins: settings.AllowedOrigins,
 		Log:            config.Log,
 		Version:        Version,
+		RequestTime:    requestTime,
 		ShownAs:        map[string]string{failedSignInsOnDevice: failedSignIns},
 		Refused:        a.refused,
 	})
@@ -130,7 +136,7 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 	}
 	a.invites = invites.New(a.codes, a.mail, invites.Config{Site: settings.Site})
 	for route, resource := range resources {
-		a.handlers[route] = a.bounded(a.web.Handler("/api/"+route, resource(a)))
+		a.handlers[route] = a.alerting(a.web.Handler("/api/"+route, resource(a)))
 	}
 	return a, nil
 }
@@ -203,14 +209,15 @@ func Unconfigured(route string, platform bool, log *slog.Logger, err error) http
 	return web.New(web.Config{Platform: platform, Log: log, Version: Version}).Unconfigured("/api/"+route, methods, err)
 }
 
-func (a *App) bounded(handler http.Handler) http.Handler {
+// alerting sends what is due before it does anything for a request that only reads.
+func (a *App) alerting(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTime)
-		defer cancel()
 		if r.Method == http.MethodGet {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTime)
 			a.sendAlertsInPassing(ctx)
+			cancel()
 		}
-		handler.ServeHTTP(w, r.WithContext(ctx))
+		handler.ServeHTTP(w, r)
 	})
 }
 

@@ -73,7 +73,9 @@ func newWorld(t *testing.T, change ...func(*app.Settings)) *world {
 	application, db, err := app.Open(t.Context(), settings, app.Config{
 		Now:    w.clock.Now,
 		Hashed: func() { w.hashes.Add(1) },
-		Log:    slog.New(slog.NewJSONHandler(w.log, nil)),
+		// What a hash costs is tested in lib/accounts; with the race detector the real one takes seconds.
+		HashMemoryKiB: 64,
+		Log:           slog.New(slog.NewJSONHandler(w.log, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)

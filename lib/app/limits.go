@@ -139,10 +139,10 @@ func (a *App) decideForService(call *web.Call, in serviceRequest) (web.Reply, er
 	case operation:
 		return a.operate(call, action, charges[0], in.Until)
 	case mode == modePeek:
-		decision, err := a.limiter.Peek(call.Context(), charges...)
+		decision, err := a.service.Peek(call.Context(), charges...)
 		return web.Reply{Body: a.told(decision)}, err
 	}
-	decision, err := a.limiter.Decide(call.Context(), charges...)
+	decision, err := a.service.Decide(call.Context(), charges...)
 	if decision.Outage != nil {
 		a.log.WarnContext(call.Context(), "store did not answer, admitted without it",
 			slog.String("route", "/api/limits"), slog.String("error", decision.Outage.Error()))
@@ -192,11 +192,17 @@ func (a *App) charges(limits *[]serviceLimit, operation bool) ([]ratelimit.Charg
 	return charges, nil
 }
 
-// maxExponent bounds what a number of JSON is multiplied out by.
-const maxExponent = 20
+// The bounds of a number of JSON as text, and of what it is multiplied out by.
+const (
+	maxNumberBytes = 64
+	maxExponent    = 20
+)
 
 // wholeNumber reads a number of JSON that has no fraction, however it is written: 3, 3.0 and 30e-1 are one number.
 func wholeNumber(text string) (int64, error) {
+	if len(text) > maxNumberBytes { // what is long takes long
+		return 0, strconv.ErrRange
+	}
 	if _, exponent, found := strings.Cut(strings.ToLower(text), "e"); found {
 		if n, err := strconv.Atoi(exponent); err != nil || n < -maxExponent || n > maxExponent {
 			return 0, strconv.ErrRange
@@ -214,7 +220,7 @@ func (a *App) told(decision ratelimit.Decision) serviceReply {
 	reply := serviceReply{
 		Allowed:           decision.Allowed,
 		RetryAfterSeconds: roundUp(decision.RetryAfter, time.Second),
-		Reservation:       a.limiter.Seal(decision),
+		Reservation:       a.service.Seal(decision),
 		Limits:            []limitStatus{},
 		Degraded:          decision.Outage != nil,
 	}
@@ -253,11 +259,11 @@ func (a *App) refund(call *web.Call, in serviceRequest) (web.Reply, error) {
 	case in.Reservation == nil:
 		return web.Reply{}, web.BadRequest("reservation", "The mode refund takes the reservation that a decision answered.")
 	}
-	reservations, err := a.limiter.Open(*in.Reservation)
+	reservations, err := a.service.Open(*in.Reservation)
 	if err != nil {
 		return web.Reply{}, web.BadRequest("reservation", "This is no reservation that a decision answered here.")
 	}
-	err = a.limiter.GiveBack(call.Context(), reservations...)
+	err = a.service.GiveBack(call.Context(), reservations...)
 	return web.Reply{Body: serviceReply{Allowed: true, Limits: []limitStatus{}}}, err
 }
 
@@ -273,7 +279,7 @@ func (a *App) operate(call *web.Call, action ratelimit.Action, charge ratelimit.
 			return web.Reply{}, web.BadRequest("until", "This mode takes a time to come, such as 2030-01-31T00:00:00Z.")
 		}
 	}
-	err := a.limiter.Operate(call.Context(), action, charge.Policy, charge.Subject, end)
+	err := a.service.Operate(call.Context(), action, charge.Policy, charge.Subject, end)
 	if errors.Is(err, ratelimit.ErrOperation) {
 		return web.Reply{}, web.BadRequest("until", "The time is before the year 2200.")
 	}
@@ -348,7 +354,7 @@ func (a *App) sweep(call *web.Call) (web.Reply, error) {
 	var deleted int64
 	done := true
 	for _, sweep := range []func(context.Context) (int64, bool, error){
-		a.limiter.Sweep, a.store.SweepAudit, a.alerts.Sweep, a.outbox.Sweep, people,
+		a.service.Sweep, a.store.SweepAudit, a.alerts.Sweep, a.outbox.Sweep, people,
 	} {
 		n, through, err := sweep(ctx)
 		if err != nil {

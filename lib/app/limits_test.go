@@ -479,3 +479,33 @@ func TestASecretChangesAndNobodyStartsAnew(t *testing.T) {
 		}
 	}
 }
+
+// Row E2, case A22: what a service was given back it may use at once: its refusals are not remembered.
+func TestARefundCountsForTheNextDecisionOfAService(t *testing.T) {
+	w := newWorld(t, withTokens, func(s *app.Settings) {
+		s.Policies = `[{"name": "jobs", "algorithm": "fixed-window", "limit": 1, "window": "1h", "count": "every-attempt"}]`
+	})
+	const one = `{"limits": [{"policy": "jobs", "subject": "a"}]}`
+	first := w.limits(one)
+	for range 3 {
+		if got := w.limits(one); got.json(t)["allowed"] != false {
+			t.Fatal(got.body)
+		}
+	}
+	expect(t, w.limits(fmt.Sprintf(`{"mode": "refund", "reservation": %q}`, first.field(t, "reservation"))), http.StatusOK)
+	if got := w.limits(one); got.json(t)["allowed"] != true {
+		t.Errorf("refused after the refund: %s", got.body)
+	}
+}
+
+// A number as long as a body may be is no work.
+func TestALongNumberIsRefusedWithoutReckoning(t *testing.T) {
+	for _, text := range []string{strings.Repeat("7", 65), "1." + strings.Repeat("0", 64)} {
+		if n, err := app.WholeNumber(text); err == nil {
+			t.Errorf("%.20s… is %d", text, n)
+		}
+	}
+	if n, err := app.WholeNumber("1." + strings.Repeat("0", 62)); err != nil || n != 1 {
+		t.Errorf("got %d, %v", n, err)
+	}
+}

@@ -23,11 +23,15 @@ func ParseRecipient(text string) (Recipient, error) {
 
 // Key gives what limits count a recipient by: one text for the spellings of an address that reach one mailbox nearly
 // everywhere. Upper case is folded, and what follows a plus in the local part is left out (RFC 5233), or else each tag would be
-// another recipient with the same inbox. Mail is sent to the address as it was written, not to this.
+// another recipient with the same inbox. So would each dot at Gmail, which ignores them. Mail is sent to the address as it was
+// written, not to this.
 func (r Recipient) Key() string {
 	local, domain, _ := strings.Cut(strings.ToLower(string(r)), "@")
 	if person, _, tagged := strings.Cut(local, "+"); tagged && person != "" {
 		local = person
+	}
+	if domain == "gmail.com" || domain == "googlemail.com" {
+		local, domain = strings.ReplaceAll(local, ".", ""), "gmail.com"
 	}
 	return local + "@" + domain
 }

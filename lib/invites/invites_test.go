@@ -132,14 +132,15 @@ func TestTheCodeGoesBackAlsoWhenTimeIsOver(t *testing.T) {
 
 func TestSpellingsOfOneMailboxAreOneRecipient(t *testing.T) {
 	for text, want := range map[string]string{
-		"friend@example.org":      "friend@example.org",
-		" Friend@EXAMPLE.Org\t":   "friend@example.org",
-		"friend+a@example.org":    "friend@example.org",
-		"friend+a+b@example.org":  "friend@example.org",
-		"friend+@example.org":     "friend@example.org",
-		"+friend@example.org":     "+friend@example.org",
-		"fri.end@example.org":     "fri.end@example.org", // a person of its own at most providers
-		"friend@mail.example.org": "friend@mail.example.org",
+		"friend@example.org":        "friend@example.org",
+		" Friend@EXAMPLE.Org\t":     "friend@example.org",
+		"friend+a@example.org":      "friend@example.org",
+		"friend+a+b@example.org":    "friend@example.org",
+		"friend+@example.org":       "friend@example.org",
+		"+friend@example.org":       "+friend@example.org",
+		"fri.end@example.org":       "fri.end@example.org", // a person of its own at most providers
+		"friend@mail.example.org":   "friend@mail.example.org",
+		"f.r.iend+x@GoogleMail.com": "friend@gmail.com", // where dots don't count
 	} {
 		r, err := ParseRecipient(text)
 		if err != nil || r.Key() != want || string(r) != strings.TrimSpace(text) {

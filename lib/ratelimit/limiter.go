@@ -60,7 +60,7 @@ type Limiter struct {
 	store   Store
 	secret  []byte
 	other   []byte // nil while no rotation is on
-	guard   *guard
+	guards  *guards
 	refused *memory // nil when nothing is remembered
 }
 
@@ -81,7 +81,7 @@ func New(store Store, secret []byte, config Config) (*Limiter, error) {
 		now = time.Now
 	}
 	limiter := &Limiter{store: store, secret: bytes.Clone(secret), other: bytes.Clone(config.OtherSecret)}
-	limiter.guard = &guard{
+	limiter.guards = &guards{
 		now: now, deadline: cmp.Or(config.Deadline, defaultDeadline), instances: int64(cmp.Or(config.Instances, defaultInstances)),
 	}
 	if config.Remember > 0 {
@@ -99,6 +99,14 @@ func New(store Store, secret []byte, config Config) (*Limiter, error) {
 		return nil, fmt.Errorf("%w: it is the other secret too", ErrSecret)
 	}
 	return limiter, nil
+}
+
+// WithoutMemory gives a Limiter that asks for every decision, whatever Config.Remember says: for charges that may be given back
+// by somebody else. All else, the store's health included, both have in common.
+func (l *Limiter) WithoutMemory() *Limiter {
+	other := *l
+	other.refused = nil
+	return &other
 }
 
 // Decision is the answer to a set of charges.
@@ -159,10 +167,10 @@ func (l *Limiter) Decide(ctx context.Context, charges ...Charge) (Decision, erro
 	if decision, known := l.refused.recall(entries); known {
 		return decision, nil
 	}
-	start := l.guard.now()
+	start := l.guards.now()
 	rows, err := l.ask(ctx, entries, l.store.Decide)
 	if err != nil {
-		return l.guard.outage(entries, err)
+		return l.guards.of(entries).outage(entries, err)
 	}
 	decision := conclude(entries, rows, verdict(entries, rows))
 	l.refused.keep(entries, decision, start)
@@ -189,8 +197,10 @@ func (l *Limiter) Peek(ctx context.Context, charges ...Charge) (Decision, error)
 
 // GiveBack returns reserved charges to their limits, in one round trip, or as many as there are charges of one key: each
 // once, and only what still stands of it. When there is nothing left to return that is no error. A zero Reservation is ignored.
-// An error matches ErrStore; then the charges may stand or not, and asking again with the same reservations is safe.
+// An error matches ErrStore; then the charges may stand or not, and asking again with the same reservations is safe. That ctx
+// is over stops nothing: what was reserved is owed, and Config.Deadline bounds the call.
 func (l *Limiter) GiveBack(ctx context.Context, reservations ...Reservation) error {
+	ctx = context.WithoutCancel(ctx)
 	given := map[int64]bool{}
 	var rounds [][]Refund // in each the keys differ
 	at := map[int64]int{}
@@ -243,14 +253,8 @@ func (l *Limiter) Sweep(ctx context.Context) (deleted int64, done bool, err erro
 
 // ask puts entries to the store and gives what it answered, if that can be true.
 func (l *Limiter) ask(ctx context.Context, entries []Entry, store func(context.Context, []Entry) ([]Row, error)) ([]Row, error) {
-	var deadline time.Duration
-	for _, entry := range entries {
-		if d := entry.Policy.Deadline; d > 0 && (deadline == 0 || d < deadline) {
-			deadline = d
-		}
-	}
 	var rows []Row
-	err := l.guard.call(ctx, deadline, func(ctx context.Context) (err error) {
+	err := l.guards.of(entries).call(ctx, func(ctx context.Context) (err error) {
 		if rows, err = store(ctx, entries); err == nil {
 			err = checkRows(entries, rows)
 		}
@@ -264,7 +268,7 @@ func (l *Limiter) ask(ctx context.Context, entries []Entry, store func(context.C
 
 // call makes a call to the store that isn't a decision.
 func (l *Limiter) call(ctx context.Context, call func(context.Context) error) error {
-	if err := l.guard.call(ctx, 0, call); err != nil {
+	if err := l.guards.of(nil).call(ctx, call); err != nil {
 		return fmt.Errorf("%w: %w", ErrStore, err)
 	}
 	return nil

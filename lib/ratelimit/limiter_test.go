@@ -250,3 +250,21 @@ func TestAPeekRefusesNothing(t *testing.T) {
 		}
 	}
 }
+
+// Row A2: what was reserved is owed, also when the request's time is over.
+func TestGivingBackGoesOnWhenTheCallersTimeIsOver(t *testing.T) {
+	store := ratelimit.NewMemoryStore(nil)
+	limiter := newLimiter(t, store, string(storetest.Secret))
+	policy := ratelimit.Policy{Name: "p", Algorithm: ratelimit.TokenBucket, Limit: 1, Window: 24 * time.Hour}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 3 {
+		decision, err := limiter.Decide(t.Context(), policy.Charge("a"))
+		if err != nil || !decision.Allowed {
+			t.Fatalf("%+v, %v", decision, err)
+		}
+		if err := limiter.GiveBack(over, decision.Limits[0].Reservation); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

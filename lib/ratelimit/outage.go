@@ -38,6 +38,37 @@ const maxLocalKeys = 10_000
 // ErrBreaker is the error, besides ErrStore, of calls that were not made, because those before them waited in vain.
 var ErrBreaker = errors.New("ratelimit: the store is given time to come back")
 
+// guards has a guard for each deadline. A store that is too slow for one of them says nothing about calls that may wait longer.
+type guards struct {
+	now       func() time.Time
+	deadline  time.Duration // the longest
+	instances int64
+
+	mu  sync.Mutex
+	all map[time.Duration]*guard
+}
+
+// of gives the guard of decisions over these entries; none means calls that are no decisions.
+func (g *guards) of(entries []Entry) *guard {
+	deadline := g.deadline
+	for _, entry := range entries {
+		if d := entry.Policy.Deadline; d > 0 {
+			deadline = min(deadline, d)
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	found := g.all[deadline]
+	if found == nil {
+		found = &guard{now: g.now, deadline: deadline, instances: g.instances}
+		if g.all == nil {
+			g.all = map[time.Duration]*guard{}
+		}
+		g.all[deadline] = found
+	}
+	return found
+}
+
 // guard stands between a Limiter and its store: it gives each call its time, and stops making calls that would only wait.
 // What an instance admits by itself meanwhile it counts in a store in memory. It has no goroutine: the calls themselves
 // notice that time has passed.
@@ -54,16 +85,13 @@ type guard struct {
 }
 
 // call makes a call, which ends by the deadline, unless the breaker is open.
-func (g *guard) call(ctx context.Context, deadline time.Duration, call func(context.Context) error) error {
-	if deadline == 0 || deadline > g.deadline {
-		deadline = g.deadline
-	}
+func (g *guard) call(ctx context.Context, call func(context.Context) error) error {
 	probe, err := g.admit()
 	if err != nil {
 		return err
 	}
 	start := g.now()
-	bounded, cancel := context.WithTimeout(ctx, deadline)
+	bounded, cancel := context.WithTimeout(ctx, g.deadline)
 	defer cancel()
 	err = errPanic // until it has returned
 	inVain, gone := false, false
@@ -71,7 +99,7 @@ func (g *guard) call(ctx context.Context, deadline time.Duration, call func(cont
 	err = call(bounded)
 	gone = ctx.Err() != nil
 	// An error that took most of the time is a wait in vain, whatever it is called: a file that is locked, say.
-	inVain = g.now().Sub(start) >= deadline*3/4 || errors.Is(err, context.DeadlineExceeded)
+	inVain = g.now().Sub(start) >= g.deadline*3/4 || errors.Is(err, context.DeadlineExceeded)
 	return err
 }
 

@@ -412,3 +412,42 @@ func TestAConfigurationOutOfBoundsIsAnError(t *testing.T) {
 		}
 	}
 }
+
+// A policy whose deadline is too short for the store has a breaker of its own: calls that may wait longer go on, and theirs say
+// nothing about it.
+func TestAShortDeadlineTakesNothingElseDown(t *testing.T) {
+	store, limiter := newFaulty(t, ratelimit.Config{})
+	hasty, patient := perMinute("hasty", 1000, ratelimit.Open), perMinute("patient", 1000, ratelimit.Refuse)
+	hasty.Deadline = 5 * time.Millisecond
+	for i := range 50 {
+		store.set(true, nil)
+		if decision, err := limiter.Decide(t.Context(), hasty.Charge("a")); err != nil || decision.Outage == nil {
+			t.Fatalf("%+v, %v", decision, err)
+		}
+		if i >= 2 && store.count() > 1 {
+			t.Fatalf("%d calls", store.count())
+		}
+		store.set(false, nil)
+		if _, err := limiter.Decide(t.Context(), patient.Charge("a")); err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+	}
+}
+
+// A limiter without memory shares the rest.
+func TestALimiterWithoutMemoryAsksForEveryDecision(t *testing.T) {
+	store, limiter := newFaulty(t, ratelimit.Config{Remember: 100})
+	attempts := perMinute("attempts", 1, 0)
+	attempts.Count = ratelimit.EveryAttempt
+	forgetful := limiter.WithoutMemory()
+	for range 4 {
+		if _, err := forgetful.Decide(t.Context(), attempts.Charge("a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limiter.Decide(t.Context(), attempts.Charge("a"))
+	limiter.Decide(t.Context(), attempts.Charge("a"))
+	if store.count() != 5 {
+		t.Errorf("%d calls, want 5", store.count())
+	}
+}

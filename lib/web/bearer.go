@@ -17,7 +17,7 @@ type Token struct {
 }
 
 // Bearer lets only those requests through that carry the token that is asked for. Others cost nobody anything and learn
-// nothing of the operation: they are answered 401, or 503 where the setting is missing, before their input is read. An
+// nothing of the operation: they are answered 401, or 503 where the setting is missing, whatever their input is. An
 // error of ask refuses the request too.
 func Bearer(ask func(*Call) (Token, error), operation Operation) Operation {
 	operation.check = func(call *Call) error {

@@ -204,7 +204,19 @@ func (e *endpoint) attempt(call *Call, operation Operation) (reply Reply, body [
 	for operation.choose != nil {
 		operation = operation.choose(call)
 	}
-	run, err := e.admit(call, operation)
+	// However slowly a client sends the body, the time of a request is for what is done with it.
+	foreign := e.origin(call, operation)
+	var sent []byte
+	var unread error
+	if foreign == nil && operation.maxBytes > 0 {
+		sent, unread = readBody(call.Request.Body, operation.maxBytes)
+	}
+	if limit := e.web.cfg.RequestTime; limit > 0 {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(call.Context()), limit)
+		defer cancel()
+		call.Request = call.Request.WithContext(ctx)
+	}
+	run, err := e.admit(call, operation, foreign, sent, unread)
 	if err != nil {
 		return Reply{}, nil, err
 	}
@@ -224,9 +236,10 @@ func (e *endpoint) attempt(call *Call, operation Operation) (reply Reply, body [
 	return reply, body, err
 }
 
-// admit counts a request, whatever its input, and gives what it may run. The origin is looked at before anything else: or
-// else a page could have its visitors use up their own limits, or those of an account that it names.
-func (e *endpoint) admit(call *Call, operation Operation) (run func() (Reply, error), err error) {
+// admit counts a request, whatever its input, and gives what it may run. The origin is looked at before the input: or
+// else a page could have its visitors use up the limits of an account that it names. Foreign and unread say what was wrong with
+// where the request came from, and with its body.
+func (e *endpoint) admit(call *Call, operation Operation, foreign error, body []byte, unread error) (run func() (Reply, error), err error) {
 	var byAddress []ratelimit.Charge
 	if len(operation.limits) > 0 {
 		if call.Address, err = clientAddress(call.Request, e.web.cfg.Platform); err != nil {
@@ -238,7 +251,7 @@ func (e *endpoint) admit(call *Call, operation Operation) (run func() (Reply, er
 	}
 
 	always := byAddress
-	fault := e.origin(call, operation)
+	fault := foreign
 	if fault == nil && operation.identify != nil {
 		var who []ratelimit.Charge
 		if who, fault = operation.identify(call); fault == nil {
@@ -247,7 +260,10 @@ func (e *endpoint) admit(call *Call, operation Operation) (run func() (Reply, er
 	}
 	var input prepared
 	if fault == nil {
-		input, fault = e.input(call, operation)
+		fault = unread
+	}
+	if fault == nil {
+		input, fault = operation.prepare(call, body)
 	}
 	charges := always
 	if fault == nil {
@@ -297,18 +313,6 @@ func (e *endpoint) origin(call *Call, operation Operation) error {
 		return err
 	}
 	return operation.check(call)
-}
-
-// input reads what the request asks for.
-func (e *endpoint) input(call *Call, operation Operation) (prepared, error) {
-	var body []byte
-	if operation.maxBytes > 0 {
-		var err error
-		if body, err = readBody(call.Request.Body, operation.maxBytes); err != nil {
-			return prepared{}, err
-		}
-	}
-	return operation.prepare(call, body)
 }
 
 // problem turns an error into what a client may know of it, and logs the rest. It is the only place that does.

@@ -20,6 +20,9 @@ import (
 // enough for a changed setting to show soon.
 const preflightSeconds = 600
 
+// bodyTime is how long a body may take to arrive: 400 KB at 320 kbit a second.
+const bodyTime = 10 * time.Second
+
 // knownMethods are the methods a log line may name. Others are text of the client's choosing.
 var knownMethods = []string{
 	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
@@ -35,6 +38,9 @@ type Config struct {
 	// AllowedOrigins are the other sites whose pages may call, for example "https://app.example.org": scheme, host and
 	// port, compared whole. A wildcard matches nothing, because the answers carry cookies. Empty: no other site.
 	AllowedOrigins []string
+	// RequestTime bounds what is done for a request, from when its body is there; a client that goes away ends nothing.
+	// Zero: the request's own context does.
+	RequestTime time.Duration
 	// Log takes one line for each request, and one for what went wrong in it. Nil: no lines.
 	Log *slog.Logger
 	// Refused is told the policies that refused a request, before the answer is written, by any number of goroutines. It
@@ -162,7 +168,11 @@ func (e *endpoint) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method != http.MethodOptions:
 		e.actual.HandlerFunc(rw, r) // sets fields only
+		// Where it is possible: behind the platform's bridge the body is there already.
+		controller := http.NewResponseController(rw)
+		_ = controller.SetReadDeadline(start.Add(bodyTime))
 		out = e.answer(header, r)
+		_ = controller.SetReadDeadline(time.Time{})
 		if refused := e.web.cfg.Refused; refused != nil && len(out.violated) > 0 {
 			refused(out.violated)
 		}
