@@ -1,4 +1,4 @@
-// Package ailog keeps what members had language models answer, and pages through it, newest first.
+// Package ailog keeps what members had language models answer, pages through it, newest first, and searches it.
 //
 // The schema is in db/migrations. What demo accounts add is kept apart: everybody may sign in to those, so no page of All
 // holds entries of both kinds.

@@ -9,11 +9,12 @@ import (
 	"math"
 )
 
-// list is what a cursor is a place in: the entries of one account, or of all.
+// list is what a cursor is a place in: the entries of one account, or of all, or those of all that a search finds.
 type list struct {
 	all   bool
-	owner int64 // the account; 0 if all
-	demo  bool  // of all: those that demo accounts added
+	owner int64  // the account; 0 if all
+	demo  bool   // of all: those that demo accounts added
+	query string // what is searched for; "" for all entries
 }
 
 // A cursor is the place of the last entry of a page and a tag, in base64url. Places are never used again, and lower ones are
@@ -35,6 +36,9 @@ func (l list) cursor(place int64) string {
 // key: whatever a cursor says, a page is of the list that was asked for.
 func (l list) tag(place []byte) []byte {
 	text := fmt.Appendf(nil, "weir ai-log cursor, all %t, demo %t, account %d, place %x", l.all, l.demo, l.owner, place)
+	if l.query != "" {
+		text = fmt.Appendf(text, ", query %s", l.query)
+	}
 	sum := sha256.Sum256(text)
 	return sum[:tagBytes]
 }
