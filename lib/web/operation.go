@@ -22,6 +22,7 @@ import (
 type Operation struct {
 	check    func(*Call) error // before the input is looked at; nil: none
 	identify func(*Call) ([]ratelimit.Charge, error)
+	keyed    bool // whoever is identified costs the address nothing
 	limits   []ratelimit.Policy
 	maxBytes int64 // of the body; 0: it is not read
 	prepare  func(call *Call, body []byte) (prepared, error)
@@ -87,6 +88,13 @@ func Query(limits []ratelimit.Policy, charges func(*Call) ([]ratelimit.Charge, e
 // input is, in the same decision as everything else. Its error refuses the request, which then costs the address alone.
 func Identified(identify func(*Call) ([]ratelimit.Charge, error), operation Operation) Operation {
 	operation.identify = identify
+	return operation
+}
+
+// Keyed is Identified for those whose limits are in the place of the address's: clients that share one, or have many. The address
+// pays for requests that identify refuses, and for no other.
+func Keyed(identify func(*Call) ([]ratelimit.Charge, error), operation Operation) Operation {
+	operation.identify, operation.keyed = identify, true
 	return operation
 }
 
@@ -254,7 +262,10 @@ func (e *endpoint) admit(call *Call, operation Operation, foreign error, body []
 	fault := foreign
 	if fault == nil && operation.identify != nil {
 		var who []ratelimit.Charge
-		if who, fault = operation.identify(call); fault == nil {
+		switch who, fault = operation.identify(call); {
+		case fault == nil && operation.keyed:
+			always = who
+		case fault == nil:
 			always = append(who, byAddress...)
 		}
 	}
@@ -281,7 +292,7 @@ func (e *endpoint) admit(call *Call, operation Operation, foreign error, body []
 		e.web.cfg.Log.WarnContext(call.Context(), "store did not answer, admitted without it",
 			slog.String("route", e.route), slog.String("error", call.Decision.Outage.Error()))
 	case !call.Decision.Allowed:
-		return nil, refusal(e.web.shown(call.Decision))
+		return nil, e.web.refusal(e.web.shown(call.Decision))
 	case fault != nil:
 		return nil, fault
 	}

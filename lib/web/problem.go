@@ -20,10 +20,11 @@ type Problem struct {
 	Detail string `json:"detail"`          // a sentence for a person
 	Field  string `json:"field,omitempty"` // of the input, when one is at fault
 
-	// Limit and ViolatedPolicies tell what refused; RetryAfterSeconds becomes the field Retry-After too. For a 429 it
-	// is 1 at least, for a 503 5 when not set.
+	// Limit and ViolatedPolicies tell what refused, and Plan whose plan's limit it is; RetryAfterSeconds becomes the field
+	// Retry-After too. For a 429 it is 1 at least, for a 503 5 when not set.
 	ViolatedPolicies  []string `json:"violated-policies,omitempty"`
 	Limit             int64    `json:"limit,omitzero"`
+	Plan              string   `json:"plan,omitempty"`
 	RetryAfterSeconds int64    `json:"retryAfterSeconds,omitzero"`
 
 	// Challenge becomes the field WWW-Authenticate: how to prove who one is (RFC 9110, section 11.6.1).

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"fmt"
 	"net/http"
 
 	"github.com/weirlimits/weir/lib/ratelimit"
@@ -16,9 +17,9 @@ func setRateLimit(header http.Header, decision ratelimit.Decision) {
 }
 
 // refusal is the problem of a decision that is not allowed.
-func refusal(decision ratelimit.Decision) *Problem {
+func (w *Web) refusal(decision ratelimit.Decision) *Problem {
 	refused := ratehttp.Refusal(decision)
-	return &Problem{
+	problem := &Problem{
 		Type:              refused.Type,
 		Status:            refused.Status,
 		Detail:            refused.Detail,
@@ -26,4 +27,12 @@ func refusal(decision ratelimit.Decision) *Problem {
 		Limit:             refused.Limit,
 		RetryAfterSeconds: refused.RetryAfterSeconds,
 	}
+	for _, policy := range refused.ViolatedPolicies {
+		if plan, found := w.cfg.Plans[policy]; found {
+			problem.Plan = plan
+			problem.Detail += fmt.Sprintf(" This is the limit of the plan %q.", plan)
+			break
+		}
+	}
+	return problem
 }

@@ -51,6 +51,8 @@ type Config struct {
 	// ShownAs gives policies the names of others in answers and in the log: for limits that decide the same for a client,
 	// when which of them did must not show. Their figures should be the same.
 	ShownAs map[string]string
+	// Plans gives policies the plan that they are the limit of: what they refuse names it.
+	Plans map[string]string
 }
 
 // Web makes handlers. It doesn't change after New and may be used by many goroutines.
