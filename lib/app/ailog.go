@@ -79,14 +79,6 @@ func (a *App) addEntry(call *web.Call, account accounts.Account, in newEntry) (w
 }
 
 func (a *App) readEntries(call *web.Call, account accounts.Account) (web.Reply, error) {
-	cursor, err := call.Query("cursor")
-	if err != nil {
-		return web.Reply{}, err
-	}
-	limit, err := pageLimit(call)
-	if err != nil {
-		return web.Reply{}, err
-	}
 	everybodys, err := call.Query("all")
 	switch {
 	case err != nil:
@@ -96,12 +88,25 @@ func (a *App) readEntries(call *web.Call, account accounts.Account) (web.Reply, 
 	case everybodys != "" && account.Role != accounts.Admin:
 		return web.Reply{}, web.Forbidden("The entries of all members are for admins.")
 	}
-	var page ailog.Page
-	if everybodys != "" {
-		page, err = a.entries.All(call.Context(), account.Name.Reserved(), cursor, limit)
-	} else {
-		page, err = a.entries.Own(call.Context(), account.ID, cursor, limit)
+	return readPage(call, func(cursor string, limit int) (ailog.Page, error) {
+		if everybodys != "" {
+			return a.entries.All(call.Context(), account.Name.Reserved(), cursor, limit)
+		}
+		return a.entries.Own(call.Context(), account.ID, cursor, limit)
+	})
+}
+
+// readPage reads which page a request asks for, and answers with it.
+func readPage(call *web.Call, read func(cursor string, limit int) (ailog.Page, error)) (web.Reply, error) {
+	cursor, err := call.Query("cursor")
+	if err != nil {
+		return web.Reply{}, err
 	}
+	limit, err := pageLimit(call)
+	if err != nil {
+		return web.Reply{}, err
+	}
+	page, err := read(cursor, limit)
 	switch {
 	case errors.Is(err, ailog.ErrCursor):
 		return web.Reply{}, web.BadRequest("cursor", "This is no cursor of these entries. Please begin without one.")

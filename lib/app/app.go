@@ -19,6 +19,7 @@ import (
 	"github.com/weirlimits/weir/lib/evaluations"
 	"github.com/weirlimits/weir/lib/invites"
 	"github.com/weirlimits/weir/lib/mail"
+	"github.com/weirlimits/weir/lib/partners"
 	"github.com/weirlimits/weir/lib/policies"
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/ratelimit/sqlstore"
@@ -60,6 +61,7 @@ type App struct {
 	codes       *codes.Pool
 	entries     *ailog.Log
 	evaluations *evaluations.Evaluations
+	partners    *partners.Partners
 	mail        mail.Sender
 	outbox      *mail.Outbox // what mail is without a server; swept with one too
 	invites     *invites.Mailer
@@ -115,6 +117,7 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 		codes:       codes.New(db.DB, codes.Config{Now: config.Now}),
 		entries:     ailog.New(db.DB, ailog.Config{Now: config.Now}),
 		evaluations: evaluations.New(db.DB, evaluations.Config{Now: config.Now}),
+		partners:    partners.New(db.DB, partners.Config{Now: config.Now}),
 		outbox:      mail.NewOutbox(db.DB, mail.OutboxConfig{Now: config.Now}),
 		sandbox:     sandbox.New(),
 		handlers:    map[string]http.Handler{},
@@ -127,6 +130,7 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 		Version:        Version,
 		RequestTime:    requestTime,
 		ShownAs:        map[string]string{failedSignInsOnDevice: failedSignIns},
+		Plans:          plans(),
 		Refused:        a.refused,
 	})
 	a.alerts = alerts.New(db.DB, alerts.Config{Now: config.Now, Sender: alertSender(settings), Retention: settings.AuditRetention})
@@ -183,6 +187,7 @@ var resources = map[string]func(*App) web.Resource{
 	"usernames":    (*App).usernames,
 	"ai-log":       (*App).aiLog,
 	"evaluations":  (*App).evaluate,
+	"partner":      (*App).partner,
 }
 
 // Routes are the names of the resources below /api/, in order.
@@ -231,7 +236,7 @@ func storage(err error) error {
 			Detail: "Too many people are signing in at the moment. Please try again in a few seconds.",
 		}
 	case errors.Is(err, accounts.ErrStore), errors.Is(err, codes.ErrStore), errors.Is(err, ailog.ErrStore), errors.Is(err, evaluations.ErrStore),
-		errors.Is(err, mail.ErrStore), errors.Is(err, alerts.ErrStore):
+		errors.Is(err, mail.ErrStore), errors.Is(err, alerts.ErrStore), errors.Is(err, partners.ErrStore):
 		return web.Unavailable(err)
 	}
 	return err

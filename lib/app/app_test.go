@@ -258,6 +258,9 @@ func TestEveryRouteAdmitsItsLimitAndRefusesTheNext(t *testing.T) {
 	for _, row := range byMember {
 		covered[row.route] = true // see TestEveryRouteForMembersAdmitsItsLimitAndRefusesTheNext
 	}
+	for _, row := range byKey {
+		covered[row.route] = true // see TestEveryPlanAdmitsItsBucketAndRefusesTheNext
+	}
 	if missing := slices.DeleteFunc(app.Routes(), func(route string) bool { return covered[route] }); len(missing) > 0 {
 		t.Errorf("routes without a row: %v", missing)
 	}
@@ -706,7 +709,7 @@ func TestSignOutEndsEverySessionThatTheBrowserHasACookieOf(t *testing.T) {
 	expect(t, w.send("203.0.113.9", "GET", "/api/sign-in", "", func(r *http.Request) { r.AddCookie(third) }), http.StatusUnauthorized)
 }
 
-// case A53: a method that is added to a route without a row in a table, here or in members_test.go, fails here.
+// case A53: a method that is added to a route without a row in a table, here, in members_test.go or in partner_test.go, fails here.
 func TestEveryMethodOfEveryRouteIsInTheTable(t *testing.T) {
 	w := newWorld(t)
 	for _, route := range app.Routes() {
@@ -714,7 +717,8 @@ func TestEveryMethodOfEveryRouteIsInTheTable(t *testing.T) {
 			status := w.send("203.0.113.9", method, "/api/"+route, "").StatusCode
 			listed := byTokenOnly[method+" "+route] ||
 				slices.ContainsFunc(byAddress, func(row byAddressRow) bool { return row.route == route && row.method == method }) ||
-				slices.ContainsFunc(byMember, func(row byMemberRow) bool { return row.route == route && row.method == method })
+				slices.ContainsFunc(byMember, func(row byMemberRow) bool { return row.route == route && row.method == method }) ||
+				slices.ContainsFunc(byKey, func(row byKeyRow) bool { return row.route == route && row.method == method })
 			if listed == (status == http.StatusMethodNotAllowed) {
 				t.Errorf("%s %s answers %d, and is in the table: %t", method, route, status, listed)
 			}

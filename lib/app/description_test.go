@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirlimits/weir/lib/accounts"
 	"github.com/weirlimits/weir/lib/app"
+	"github.com/weirlimits/weir/lib/partners"
 )
 
 // description is public/openapi.json, and the judge of answers by it. Every answer that a test of this package gets goes
@@ -233,6 +234,7 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 	cookie := w.signIn("203.0.113.202", "someone", rightPassword).Cookies()[0]
 	signedIn := func(r *http.Request) { r.AddCookie(cookie) }
 	admin := w.demo("admin")
+	partner, _ := w.partner(partners.Free)
 	w.member("leaving")
 	leavers := w.signIn("203.0.113.202", "leaving", rightPassword).Cookies()[0]
 	leaving := func(r *http.Request) { r.AddCookie(leavers) }
@@ -341,6 +343,9 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 		{200, "GET", "evaluations", "", admin},
 		{401, "GET", "evaluations", "", nil},
 		{403, "GET", "evaluations", "", signedIn},
+		{200, "GET", "partner?q=question", "", partner},
+		{400, "GET", "partner?cursor=x", "", partner},
+		{401, "GET", "partner", "", nil},
 		{202, "POST", "invites", `{"email":"someone@example.org"}`, signedIn},
 		{400, "POST", "invites", `[]`, signedIn},
 		{401, "POST", "invites", `{"email":"someone@example.org"}`, nil},
@@ -373,6 +378,10 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 			seen[row.method+" "+row.route+" 429"] = true
 		}
 	}
+	for range 100 {
+		w.read("", partner)
+	}
+	send(429, "GET", "partner", "", partner)
 	if _, err := w.db.Exec("UPDATE invite_codes SET used_micros = 1"); err != nil {
 		t.Fatal(err)
 	}
@@ -389,6 +398,8 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 	for _, row := range byMember {
 		send(503, row.method, row.route+row.query, row.body, admin)
 	}
+	w.read("?q=question", partner) // of an instance's share of 7 units this leaves too few for another
+	send(503, "GET", "partner?q=question", "", partner)
 	send(503, "POST", "limits", limit, byToken)
 	send(503, "GET", "limits", "", byToken)
 	send(503, "GET", "limits?op=sweep", "", cron)

@@ -2,8 +2,12 @@ package app
 
 import (
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
+	"github.com/weirlimits/weir/lib/partners"
 	"github.com/weirlimits/weir/lib/policies"
 	"github.com/weirlimits/weir/lib/ratelimit"
 )
@@ -27,6 +31,8 @@ var builtIn = []ratelimit.Policy{
 	row(mailInvite, ratelimit.FixedWindow, 6, 10*time.Minute, perMember),
 	row(inviteRecipient, ratelimit.SlidingLog, 3, 24*time.Hour, perRecipient),
 	row("sandbox-sql", ratelimit.FixedWindow, 30, 10*time.Minute, perMember),
+	row(planPolicies[partners.Free], ratelimit.TokenBucket, 100, time.Minute, perKey),
+	row(planPolicies[partners.Paid], ratelimit.TokenBucket, 1000, time.Minute, perKey),
 	row(edge, ratelimit.FixedWindow, 1000, time.Minute, perAddressAdmitted),
 }
 
@@ -47,6 +53,9 @@ var (
 	perDevice = ratelimit.Policy{Subject: ratelimit.Opaque, Count: ratelimit.Admitted, Private: true}
 	// perMember counts every attempt of whoever is signed in, by the number of the account.
 	perMember = ratelimit.Policy{Subject: ratelimit.Opaque, Count: ratelimit.EveryAttempt}
+	// perKey counts what the key of a partner admits, by the number of the key, which is never another one's. What it guards is
+	// capacity: without the counters partners go on reading, a share of it.
+	perKey = ratelimit.Policy{Subject: ratelimit.APIKey, Count: ratelimit.EveryAttempt, Failure: ratelimit.Open}
 	// perRecipient counts what was mailed to somebody, whoever mailed it, by invites.Recipient.Key.
 	perRecipient = ratelimit.Policy{Subject: ratelimit.Opaque, Count: ratelimit.Admitted, Private: true}
 )
@@ -73,7 +82,15 @@ func loadPolicies(setting string) (policies.Set, error) {
 	if err != nil || setting == "" {
 		return set, err
 	}
-	return set.With(setting)
+	if set, err = set.With(setting); err != nil {
+		return set, err
+	}
+	for _, name := range slices.Sorted(maps.Values(planPolicies)) {
+		if policy, _ := set.Named(name); policy.Capacity() < searchCost {
+			err = errors.Join(err, fmt.Errorf("%w: %s holds %d: a search costs %d", policies.ErrSetting, name, policy.Capacity(), searchCost))
+		}
+	}
+	return set, err
 }
 
 // policy gives a policy of the application by name. A name that is in no table gives a policy that admits nothing, and that

@@ -122,7 +122,9 @@ func (c *check) fuzzAt(base string, a *application, args ...string) error {
 	}
 	cmd := c.fuzzer(append([]string{"--config-file", "schemathesis.toml", "run", base + "/openapi.json"}, args...)...)
 	cmd.Dir = work // for what it keeps
-	cmd.Env = bareEnvironment(fuzzSettings)
+	settings := maps.Clone(fuzzSettings)
+	settings["PARTNER_KEY"] = a.partnerKey
+	cmd.Env = bareEnvironment(settings)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("schemathesis: %w\n%s\nThe application ran as\n%s\nand complained in its log:\n%s", err, out, a.line, a.complaints())
@@ -141,11 +143,12 @@ func bareEnvironment(settings map[string]string) []string {
 
 // application is scripts/dev, running on a database of its own.
 type application struct {
-	url      string
-	policies []string // the names of all
-	line     string   // starts it again by hand
-	log      string   // the file that it logs to
-	stop     func()
+	url        string
+	policies   []string // the names of all
+	partnerKey string
+	line       string // starts it again by hand
+	log        string // the file that it logs to
+	stop       func()
 }
 
 // complaints gives what the application logged that is no common request, the last of it.
@@ -168,7 +171,7 @@ func (c *check) fuzzedApplication() (*application, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"dev", "codes"} {
+	for _, name := range []string{"dev", "codes", "keys"} {
 		if _, err := c.command(nil, "go", "build", "-o", filepath.Join(work, name), "./scripts/"+name); err != nil {
 			return nil, err
 		}
@@ -194,11 +197,23 @@ func (c *check) fuzzedApplication() (*application, error) {
 		second.stop()
 		return nil, err
 	}
-	codes := c.program(filepath.Join(work, "codes"), fmt.Sprint(fuzzedCodes))
-	codes.Env = bareEnvironment(map[string]string{"TURSO_DATABASE_URL": databaseIn(work)})
-	if out, err := codes.CombinedOutput(); err != nil {
-		second.stop()
-		return nil, fmt.Errorf("codes: %w\n%s", err, out)
+	command := func(name string, args ...string) (string, error) {
+		cmd := c.program(filepath.Join(work, name), args...)
+		cmd.Env = bareEnvironment(map[string]string{"TURSO_DATABASE_URL": databaseIn(work)})
+		var problems strings.Builder
+		cmd.Stderr = &problems
+		out, err := cmd.Output()
+		if err != nil {
+			second.stop()
+			return "", fmt.Errorf("%s: %w\n%s", name, err, problems.String())
+		}
+		return strings.TrimSpace(string(out)), nil
+	}
+	if _, err := command("codes", fmt.Sprint(fuzzedCodes)); err != nil {
+		return nil, err
+	}
+	if second.partnerKey, err = command("keys", "create", "paid", "the fuzzer"); err != nil {
+		return nil, err
 	}
 	return second, nil
 }
