@@ -183,6 +183,7 @@ vercel firewall publish --yes
 # - They count whole requests in fixed windows that aren't the clock's, refused ones too, so one may refuse a client whom the
 #   policy inside still admits, until its window is over.
 # - They know addresses, and neither accounts, members, API keys, costs nor right and wrong passwords.
+# - A partner that calls from one address has the rule's figure there, whatever the plan of its key allows.
 # - Their 429 has no RateLimit fields, no problem details and no CORS fields: a page of another site sees a network error.
 # - They leave out /api/limits, which services ask from one address: its bearer token guards it.
 `)
