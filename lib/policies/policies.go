@@ -122,7 +122,8 @@ func list[T any](values []value[T]) string {
 // With gives the set with the policies of a setting, a JSON array as docs/design.md describes it. One whose name is there
 // already takes that policy's place: algorithm, limit, window, burst and queue are the new one's. What the application
 // charges it with stays, so that subject may be left out or be the same; count and private stay unless they are given, and
-// what is private can't be made public. A queue is refused there: the application's own routes make nobody wait.
+// what is private can't be made public. A queue is refused there, but for a LeakyBucket: other routes of the application make
+// nobody wait.
 //
 // An error matches ErrSetting. It joins what is wrong with each policy, and tells its place and name, the field, the value
 // and what is allowed.
@@ -226,8 +227,8 @@ func (s Set) parse(text jsontext.Value) (policy ratelimit.Policy, err error) {
 			r.fail("subject %s: the application counts this policy by another: leave it out", r.fields["subject"])
 		case builtIn.Private && !policy.Private:
 			r.fail("private false: what the application keeps private stays so: leave it out")
-		case policy.Queue != 0:
-			r.fail("queue %d: the application's own routes make nobody wait: leave it out", policy.Queue)
+		case policy.Queue != 0 && builtIn.Algorithm != ratelimit.LeakyBucket:
+			r.fail("queue %d: the application makes nobody wait for this policy: leave it out", policy.Queue)
 		}
 	}
 	if r.problems == nil {

@@ -31,6 +31,22 @@ func builtIn(t testing.TB) policies.Set {
 	return set
 }
 
+// Row D4: where the application waits for its turn already, how many may wait is a figure like others.
+func TestASettingGivesALeakyBucketOfTheApplicationAnotherQueue(t *testing.T) {
+	leaky := ratelimit.Policy{Name: "leaky", Algorithm: ratelimit.LeakyBucket, Limit: 2, Window: time.Second, Queue: 4, Private: true}
+	before, err := policies.Of([]ratelimit.Policy{leaky})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for setting, want := range map[string]int64{`,"queue":7`: 7, ``: 0} {
+		set, err := before.With(`[{"name":"leaky","algorithm":"leaky-bucket","limit":5,"window":"1s"` + setting + `}]`)
+		got, _ := set.Named("leaky")
+		if err != nil || got.Queue != want || got.Limit != 5 || !got.Private {
+			t.Errorf("%s: %+v, %v; want a queue of %d", setting, got, err, want)
+		}
+	}
+}
+
 func TestASettingAddsPoliciesAndReplacesTheFiguresOfThoseThatAreThere(t *testing.T) {
 	before := builtIn(t)
 	set, err := before.With(`[
