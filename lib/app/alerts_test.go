@@ -268,6 +268,7 @@ func TestExactlyTheLimitsOfOnePasswordRaiseAlerts(t *testing.T) {
 		t.Errorf("alerts are of %v", alerts)
 	}
 	names["invite-recipient"] = true // a fourth invite in a day
+	names["otp-send-phone"] = true   // a fourth code in an hour
 	if n := w.count("SELECT count(DISTINCT policy) FROM rate_limit_audit"); n != len(names) {
 		t.Errorf("%d policies have refused anything, want %d", n, len(names))
 	}

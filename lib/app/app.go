@@ -19,11 +19,13 @@ import (
 	"github.com/weirlimits/weir/lib/evaluations"
 	"github.com/weirlimits/weir/lib/invites"
 	"github.com/weirlimits/weir/lib/mail"
+	"github.com/weirlimits/weir/lib/otp"
 	"github.com/weirlimits/weir/lib/partners"
 	"github.com/weirlimits/weir/lib/policies"
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/ratelimit/sqlstore"
 	"github.com/weirlimits/weir/lib/sandbox"
+	"github.com/weirlimits/weir/lib/sms"
 	"github.com/weirlimits/weir/lib/web"
 )
 
@@ -43,6 +45,8 @@ type Config struct {
 	Hashed func()
 	// HashMemoryKiB is what accounts.Config takes, for tests.
 	HashMemoryKiB uint32
+	// Wait replaces waiting for a turn, for tests. It returns an error when ctx ends before.
+	Wait func(ctx context.Context, d time.Duration) error
 	// Log takes the log lines. Nil means none.
 	Log *slog.Logger
 }
@@ -63,8 +67,10 @@ type App struct {
 	evaluations *evaluations.Evaluations
 	partners    *partners.Partners
 	mail        mail.Sender
-	outbox      *mail.Outbox // what mail is without a server; swept with one too
+	outbox      *mail.Outbox // what mail is without a server; swept with one too, and has SMS without a gateway
 	invites     *invites.Mailer
+	otp         *otp.Codes
+	wait        func(context.Context, time.Duration) error
 	sandbox     *sandbox.Sandbox
 	alerts      *alerts.Alerts
 	alerted     atomic.Bool             // since it last looked, this process has refused something that may raise an alert
@@ -138,6 +144,14 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 	if settings.SMTP != nil {
 		a.mail = mail.NewSMTP(*settings.SMTP)
 	}
+	var gateway sms.Gateway = sms.NewOutbox(db.DB, sms.OutboxConfig{Now: config.Now})
+	if settings.SMS != nil {
+		gateway = sms.NewHTTP(*settings.SMS)
+	}
+	a.otp = otp.New(db.DB, gateway, otp.Config{Secret: settings.Secret, OtherSecret: settings.OtherSecret, Now: config.Now})
+	if a.wait = config.Wait; a.wait == nil {
+		a.wait = wait
+	}
 	a.invites = invites.New(a.codes, a.mail, invites.Config{Site: settings.Site})
 	for route, resource := range resources {
 		a.handlers[route] = a.alerting(a.web.Handler("/api/"+route, resource(a)))
@@ -188,6 +202,7 @@ var resources = map[string]func(*App) web.Resource{
 	"ai-log":       (*App).aiLog,
 	"evaluations":  (*App).evaluate,
 	"partner":      (*App).partner,
+	"otp":          (*App).oneTimeCode,
 }
 
 // Routes are the names of the resources below /api/, in order.
@@ -236,7 +251,8 @@ func storage(err error) error {
 			Detail: "Too many people are signing in at the moment. Please try again in a few seconds.",
 		}
 	case errors.Is(err, accounts.ErrStore), errors.Is(err, codes.ErrStore), errors.Is(err, ailog.ErrStore), errors.Is(err, evaluations.ErrStore),
-		errors.Is(err, mail.ErrStore), errors.Is(err, alerts.ErrStore), errors.Is(err, partners.ErrStore):
+		errors.Is(err, mail.ErrStore), errors.Is(err, alerts.ErrStore), errors.Is(err, partners.ErrStore), errors.Is(err, otp.ErrStore),
+		errors.Is(err, sms.ErrStore):
 		return web.Unavailable(err)
 	}
 	return err

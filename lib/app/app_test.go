@@ -36,6 +36,21 @@ type world struct {
 	url     string // of the database
 	log     *buffer
 	hashes  atomic.Int64
+	waits   waits
+}
+
+// waits are the times that requests waited for a turn. In a test they don't.
+type waits struct {
+	mu  sync.Mutex
+	all []time.Duration
+	err error // what waiting ends with
+}
+
+func (w *waits) wait(_ context.Context, d time.Duration) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, d)
+	return w.err
 }
 
 // buffer is a log that may be written by many goroutines.
@@ -75,6 +90,7 @@ func newWorld(t *testing.T, change ...func(*app.Settings)) *world {
 		Hashed: func() { w.hashes.Add(1) },
 		// What a hash costs is tested in lib/accounts; with the race detector the real one takes seconds.
 		HashMemoryKiB: 64,
+		Wait:          w.waits.wait,
 		Log:           slog.New(slog.NewJSONHandler(w.log, nil)),
 	})
 	if err != nil {
@@ -185,6 +201,8 @@ var byAddress = []byAddressRow{
 	{"A5", "borrow-code", 12, 10 * time.Minute, "POST", "codes", "", `{}`},
 	{"A6", "code-lookup", 30, time.Minute, "GET", "codes", "?code=WEIR-0000-0000-0000", ""},
 	{"A7", "username-check", 60, time.Minute, "GET", "usernames", "?name=someone", ""},
+	{"D3", "otp-send", 10, time.Hour, "POST", "otp", "", `{"phone":"+12025550100"}`},
+	{"D3", "otp-check", 30, 15 * time.Minute, "PUT", "otp", "", `{"phone":"+12025550100","code":"000000"}`},
 	{"session", "session", 60, time.Minute, "GET", "sign-in", "", ""},
 	{"session", "session", 60, time.Minute, "DELETE", "sign-in", "", ""},
 	{"session", "session", 60, time.Minute, "PATCH", "sign-in", "", `{"currentPassword":"wrong password","newPassword":"another password"}`},
@@ -195,7 +213,7 @@ var byAddress = []byAddressRow{
 // gets to views, at a unit of the edge's limit: see TestAViewByASessionCostsTheEdgeAndIsForAdmins.
 var byTokenOnly = map[string]bool{"POST limits": true, "GET limits": true}
 
-// Rows A1, A3, A4, A5, A6, A7, D8; cases A03, A05, A08, A27, A53.
+// Rows A1, A3, A4, A5, A6, A7, D3, D8; cases A03, A05, A08, A27, A53.
 func TestEveryRouteAdmitsItsLimitAndRefusesTheNext(t *testing.T) {
 	covered := map[string]bool{}
 	for _, row := range byAddress {
@@ -206,8 +224,11 @@ func TestEveryRouteAdmitsItsLimitAndRefusesTheNext(t *testing.T) {
 			for i := range row.limit {
 				name := row.query
 				body := row.body
-				if row.policy == "sign-in" { // one account alone would be refused earlier
+				switch row.policy { // one account or phone alone would be refused earlier
+				case "sign-in":
 					body = strings.Replace(body, "nobody", fmt.Sprintf("nobody%d", i), 1)
+				case "otp-check":
+					body = strings.Replace(body, "+12025550100", fmt.Sprintf("+120255501%02d", i), 1)
 				}
 				got := w.send("203.0.113.9", row.method, "/api/"+row.route+name, body)
 				if got.StatusCode == http.StatusTooManyRequests || got.StatusCode >= 500 {
@@ -245,7 +266,7 @@ func TestEveryRouteAdmitsItsLimitAndRefusesTheNext(t *testing.T) {
 			if got := w.send("203.0.113.10", row.method, "/api/"+row.route+row.query, row.body); got.StatusCode == http.StatusTooManyRequests {
 				t.Fatal("another address is refused too")
 			}
-			if n := w.count("SELECT count(*) FROM rate_limit_audit"); n != 1 { // row B5
+			if n := w.count("SELECT count(*) FROM rate_limit_audit WHERE policy = '" + row.policy + "'"); n != 1 { // row B5
 				t.Fatalf("%d audit rows, want 1", n)
 			}
 			w.clock.At(row.window) // case A07: waiting exactly as long as told is enough

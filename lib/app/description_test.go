@@ -244,6 +244,11 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 	cron := func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+cronSecret) }
 	large500 := `{"x":"` + strings.Repeat("x", 500_000) + `"}`
 
+	oneTime := func(phone string) string {
+		expect(t, w.send("203.0.113.201", "POST", "/api/otp", `{"phone":"`+phone+`"}`), http.StatusAccepted)
+		return fmt.Sprintf(`{"phone":%q,"code":%q}`, phone, w.newestCode())
+	}
+
 	seen := map[string]bool{}
 	send := func(status int, method, path, body string, change ...func(*http.Request)) {
 		t.Helper()
@@ -346,6 +351,17 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 		{200, "GET", "partner?q=question", "", partner},
 		{400, "GET", "partner?cursor=x", "", partner},
 		{401, "GET", "partner", "", nil},
+		{202, "POST", "otp", `{"phone":"+12025550123"}`, nil},
+		{400, "POST", "otp", `{"phone":12025550123}`, nil},
+		{403, "POST", "otp", `{}`, foreign},
+		{413, "POST", "otp", large, nil},
+		{422, "POST", "otp", `{"phone":"2025550123"}`, nil},
+		{200, "PUT", "otp", oneTime("+12025550124"), nil},
+		{400, "PUT", "otp", `{"phone":"+12025550123","code":""}`, nil},
+		{401, "PUT", "otp", `{"phone":"+12025550199","code":"000000"}`, nil},
+		{403, "PUT", "otp", `{}`, foreign},
+		{413, "PUT", "otp", large, nil},
+		{422, "PUT", "otp", `{"phone":"2025550123","code":"000000"}`, nil},
 		{202, "POST", "invites", `{"email":"someone@example.org"}`, signedIn},
 		{400, "POST", "invites", `[]`, signedIn},
 		{401, "POST", "invites", `{"email":"someone@example.org"}`, nil},

@@ -345,7 +345,7 @@ func (a *App) usage(call *web.Call) (web.Reply, error) {
 const sweepRows = 1000
 
 // sweep sends the alerts that are due, and then deletes what is expired as long as it may: counters, then rows of the audit,
-// alerts, messages in the outbox, sessions and devices. What it leaves the next one takes.
+// alerts, messages in the outbox, one-time codes, sessions and devices. What it leaves the next one takes.
 func (a *App) sweep(call *web.Call) (web.Reply, error) {
 	ctx, cancel := context.WithTimeout(call.Context(), sweepTime)
 	defer cancel()
@@ -354,7 +354,7 @@ func (a *App) sweep(call *web.Call) (web.Reply, error) {
 	var deleted int64
 	done := true
 	for _, sweep := range []func(context.Context) (int64, bool, error){
-		a.service.Sweep, a.store.SweepAudit, a.alerts.Sweep, a.outbox.Sweep, people,
+		a.service.Sweep, a.store.SweepAudit, a.alerts.Sweep, a.outbox.Sweep, a.otp.Sweep, people,
 	} {
 		n, through, err := sweep(ctx)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -30,6 +31,12 @@ var builtIn = []ratelimit.Policy{
 	row("evaluation-read", ratelimit.FixedWindow, 60, time.Minute, perMember),
 	row(mailInvite, ratelimit.FixedWindow, 6, 10*time.Minute, perMember),
 	row(inviteRecipient, ratelimit.SlidingLog, 3, 24*time.Hour, perRecipient),
+	row("otp-send", ratelimit.FixedWindow, 10, time.Hour, perAddress),
+	row(sendToPhone, ratelimit.SlidingLog, 3, time.Hour, perPhone),
+	row("otp-check", ratelimit.FixedWindow, 30, 15*time.Minute, perAddress),
+	// A log, in a time longer than a code lives: around the edge of a fixed window a code could be guessed at twice as often.
+	row(wrongCodes, ratelimit.SlidingLog, 5, 15*time.Minute, perPhone),
+	outbound(ratelimit.Policy{Name: smsOutbound, Algorithm: ratelimit.LeakyBucket, Limit: 2, Window: time.Second, Queue: 4}),
 	row("sandbox-sql", ratelimit.FixedWindow, 30, 10*time.Minute, perMember),
 	row(planPolicies[partners.Free], ratelimit.TokenBucket, 100, time.Minute, perKey),
 	row(planPolicies[partners.Paid], ratelimit.TokenBucket, 1000, time.Minute, perKey),
@@ -58,7 +65,16 @@ var (
 	perKey = ratelimit.Policy{Subject: ratelimit.APIKey, Count: ratelimit.EveryAttempt, Failure: ratelimit.Open}
 	// perRecipient counts what was mailed to somebody, whoever mailed it, by invites.Recipient.Key.
 	perRecipient = ratelimit.Policy{Subject: ratelimit.Opaque, Count: ratelimit.Admitted, Private: true}
+	// perPhone counts the codes that a phone was sent, whoever asked, and the wrong ones that were tried for it, wherever
+	// from and whichever code was the newest: so a new code brings no new guesses.
+	perPhone = ratelimit.Policy{Subject: ratelimit.Phone, Count: ratelimit.Admitted, Private: true}
 )
+
+// outbound counts what leaves for a service outside, whoever caused it. It has one subject.
+func outbound(policy ratelimit.Policy) ratelimit.Policy {
+	policy.Subject, policy.Count, policy.Private = ratelimit.Opaque, ratelimit.Admitted, true
+	return policy
+}
 
 func row(name string, algorithm ratelimit.Algorithm, limit int64, window time.Duration, policy ratelimit.Policy) ratelimit.Policy {
 	policy.Name, policy.Algorithm, policy.Limit, policy.Window = name, algorithm, limit, window
@@ -83,14 +99,28 @@ func loadPolicies(setting string) (policies.Set, error) {
 		return set, err
 	}
 	if set, err = set.With(setting); err != nil {
-		return set, err
+		return policies.Set{}, err
 	}
 	for _, name := range slices.Sorted(maps.Values(planPolicies)) {
 		if policy, _ := set.Named(name); policy.Capacity() < searchCost {
 			err = errors.Join(err, fmt.Errorf("%w: %s holds %d: a search costs %d", policies.ErrSetting, name, policy.Capacity(), searchCost))
 		}
 	}
+	queue, _ := set.Named(smsOutbound)
+	if wait := longestWait(queue); wait > maxSMSWait {
+		err = errors.Join(err, fmt.Errorf("%w: %s: the last of a queue of %d waits for %v: allowed are %v",
+			policies.ErrSetting, smsOutbound, queue.Queue, wait, maxSMSWait))
+	}
 	return set, err
+}
+
+// longestWait is how long whatever comes last into a full queue waits.
+func longestWait(policy ratelimit.Policy) time.Duration {
+	if policy.Queue == 0 {
+		return 0
+	}
+	// A policy that is valid has a product of queue and milliseconds within 2⁵⁹.
+	return time.Duration(min(policy.Queue*policy.Window.Milliseconds()/policy.Limit, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }
 
 // policy gives a policy of the application by name. A name that is in no table gives a policy that admits nothing, and that

@@ -21,6 +21,7 @@ import (
 	"github.com/weirlimits/weir/lib/mail"
 	"github.com/weirlimits/weir/lib/policies"
 	"github.com/weirlimits/weir/lib/ratelimit"
+	"github.com/weirlimits/weir/lib/sms"
 	"github.com/weirlimits/weir/lib/webhook"
 )
 
@@ -75,6 +76,9 @@ type Settings struct {
 
 	// SMTP is the server that mail goes out over: see mail.ParseURL. Nil: mail goes into the outbox.
 	SMTP *mail.SMTPConfig
+
+	// SMS is the gateway that SMS leave by: see sms.ParseURL. Nil: they go into the outbox.
+	SMS *sms.HTTPConfig
 
 	// Site is the origin that links in mails begin with, such as "https://weir.example.org". Empty: mails hold no links. It
 	// is never taken from a request, whose Host anybody can write.
@@ -142,6 +146,7 @@ func LoadSettings(lookup func(string) (string, bool), root string) (Settings, er
 		}
 		s.SMTP = &server
 	}
+	s.SMS = e.smsGateway()
 	s.Site = e.site("SITE_URL")
 
 	s.Webhook = e.webhook("ALERT_WEBHOOK_URL", "ALERT_WEBHOOK_SECRET")
@@ -276,6 +281,23 @@ func (e *environment) token(name string, atLeast int) string {
 		return value
 	}
 	return ""
+}
+
+// smsGateway reads where SMS leave by; nil when that is left out.
+func (e *environment) smsGateway() *sms.HTTPConfig {
+	text, token := e.text("SMS_GATEWAY_URL"), e.token("SMS_GATEWAY_TOKEN", 1)
+	switch {
+	case e.failed["SMS_GATEWAY_URL"]:
+	case text == "" && token != "":
+		e.fail("SMS_GATEWAY_TOKEN", "is set without SMS_GATEWAY_URL, which it is for")
+	case text != "":
+		address, err := sms.ParseURL(text)
+		if err != nil {
+			e.fail("SMS_GATEWAY_URL", err.Error())
+		}
+		return &sms.HTTPConfig{URL: address, Token: token}
+	}
+	return nil
 }
 
 func (e *environment) duration(name string, byDefault, shortest, longest time.Duration, example string) time.Duration {

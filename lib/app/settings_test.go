@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weirlimits/weir/lib/sms"
 )
 
 func lookupIn(env map[string]string) func(string) (string, bool) {
@@ -41,7 +43,7 @@ func TestSettingsOnThePlatform(t *testing.T) {
 	if !s.Platform || s.DatabaseURL != env["TURSO_DATABASE_URL"] || s.AuthToken != env["TURSO_AUTH_TOKEN"] || string(s.Secret) != testSecret {
 		t.Errorf("got %+v", s)
 	}
-	if s.StoreDeadline != 2*time.Second || s.AllowedOrigins != nil || s.OtherSecret != nil || s.Policies+s.LimitsToken+s.CronSecret != "" || s.SMTP != nil || s.Webhook != nil || s.AuditRetention != 30*24*time.Hour || s.Site != "" || s.SessionSameSite != http.SameSiteLaxMode || s.Demo {
+	if s.StoreDeadline != 2*time.Second || s.AllowedOrigins != nil || s.OtherSecret != nil || s.Policies+s.LimitsToken+s.CronSecret != "" || s.SMTP != nil || s.SMS != nil || s.Webhook != nil || s.AuditRetention != 30*24*time.Hour || s.Site != "" || s.SessionSameSite != http.SameSiteLaxMode || s.Demo {
 		t.Errorf("defaults: got %+v", s)
 	}
 
@@ -57,6 +59,8 @@ func TestSettingsOnThePlatform(t *testing.T) {
 	env["SITE_URL"] = "https://Weir.example.org:443/"
 	env["ALERT_WEBHOOK_URL"] = "https://hooks.example.org/weir?token=1"
 	env["AUDIT_RETENTION"] = "1h"
+	env["SMS_GATEWAY_URL"] = "https://sms.example.org/v1/send"
+	env["SMS_GATEWAY_TOKEN"] = "s3cr3t-token"
 	s, err = LoadSettings(lookupIn(env), "")
 	if err != nil {
 		t.Fatal(err)
@@ -69,6 +73,9 @@ func TestSettingsOnThePlatform(t *testing.T) {
 	}
 	if s.SMTP == nil || s.SMTP.Host != "mail.example.org" || s.SMTP.Port != 465 || s.SMTP.Password != "p@ss" || s.Site != "https://weir.example.org" {
 		t.Errorf("mail: got %+v, site %q", s.SMTP, s.Site)
+	}
+	if s.SMS == nil || *s.SMS != (sms.HTTPConfig{URL: env["SMS_GATEWAY_URL"], Token: env["SMS_GATEWAY_TOKEN"]}) {
+		t.Errorf("SMS: got %+v", s.SMS)
 	}
 	if s.Webhook == nil || s.Webhook.URL.String() != env["ALERT_WEBHOOK_URL"] || s.Webhook.Secret != nil || s.AuditRetention != time.Hour {
 		t.Errorf("alerts: got %+v, kept for %v", s.Webhook, s.AuditRetention)
@@ -168,6 +175,13 @@ func TestAWrongSettingIsAnErrorThatNamesTheVariable(t *testing.T) {
 		{"AUDIT_RETENTION", "30d"},
 		{"AUDIT_RETENTION", "59m59s"},
 		{"AUDIT_RETENTION", "87600h0m1s"},
+		{"SMS_GATEWAY_URL", "  "},
+		{"SMS_GATEWAY_URL", "s3cr3t"},
+		{"SMS_GATEWAY_URL", "http://sms.example.org/s3cr3t"},
+		{"SMS_GATEWAY_URL", "https://me:s3cr3t@sms.example.org"},
+		{"SMS_GATEWAY_TOKEN", "  "},
+		{"SMS_GATEWAY_TOKEN", "s3cr3t token"},
+		{"SMS_GATEWAY_TOKEN", "s3cr3t-without-a-url"},
 		{"VERCEL", "  "},
 		{"STORE_DEADLINE", "\t"},
 		{"STORE_DEADLINE", "2"},

@@ -100,6 +100,8 @@ var others = []target{
 	{policy: "borrow-code", path: "/api/codes", methods: []string{"POST"}},
 	{policy: "code-lookup", path: "/api/codes", methods: []string{"GET"}},
 	{policy: "username-check", path: "/api/usernames", methods: []string{"GET"}},
+	{policy: "otp-send", path: "/api/otp", methods: []string{"POST"}},
+	{policy: "otp-check", path: "/api/otp", methods: []string{"PUT"}},
 }
 
 // target is what a policy is charged for: requests whose path begins with path, but not with but, by methods; all methods
