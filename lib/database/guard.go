@@ -257,6 +257,8 @@ type wire struct {
 	stop                       context.CancelFunc
 }
 
+var errRedirect = errors.New("a redirect is not followed")
+
 func (w *wire) watch(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn: func(string) {
@@ -264,6 +266,7 @@ func (w *wire) watch(ctx context.Context) context.Context {
 			if w.answered.Load() {
 				w.redirected.Store(true)
 				w.stop()
+				panic(errRedirect) // up to safely: a context that ended would not keep it from an idle connection
 			}
 		},
 		GotFirstResponseByte: func() { w.answered.Store(true) },
