@@ -80,6 +80,21 @@ func (a *Accounts) seal(d shownDevice) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(sealed))
 }
 
+// ShowsDevice says whether a text shows a device at all, so that Device asks the database.
+func (a *Accounts) ShowsDevice(text string) bool { return len(a.shown(text)) > 0 }
+
+// shown reads the devices that a text shows, one for each account.
+func (a *Accounts) shown(text string) (devices []shownDevice) {
+	tokens := strings.SplitN(text, deviceSeparator, maxShown+1)
+	for _, token := range tokens[:min(len(tokens), maxShown)] {
+		d, ok := a.open(token)
+		if ok && !slices.ContainsFunc(devices, func(other shownDevice) bool { return other.account == d.account }) {
+			devices = append(devices, d)
+		}
+	}
+	return devices
+}
+
 // open reads what seal wrote, under either key.
 func (a *Accounts) open(token string) (d shownDevice, ok bool) {
 	if len(token) != base64.RawURLEncoding.EncodedLen(sealedBytes) {
@@ -118,19 +133,13 @@ WHERE d.expires_micros > clock.now`
 // The database is read once if anything in the text was issued here, whatever it is and whoever is named, and not at all
 // otherwise: so neither the answer nor the time tells those cases apart.
 func (a *Accounts) Device(ctx context.Context, text, name string) (Device, error) {
-	var device Device
-	var hashes []string
-	tokens := strings.SplitN(text, deviceSeparator, maxShown+1)
-	for _, token := range tokens[:min(len(tokens), maxShown)] {
-		d, ok := a.open(token)
-		if !ok || slices.ContainsFunc(device.shown, func(other shownDevice) bool { return other.account == d.account }) {
-			continue
-		}
-		device.shown = append(device.shown, d)
-		hashes = append(hashes, d.hash())
-	}
-	if len(hashes) == 0 {
+	device := Device{shown: a.shown(text)}
+	if len(device.shown) == 0 {
 		return device, nil
+	}
+	var hashes []string
+	for _, d := range device.shown {
+		hashes = append(hashes, d.hash())
 	}
 	list, err := json.Marshal(hashes)
 	if err != nil {

@@ -131,10 +131,13 @@ SET expires_micros = (SELECT now FROM clock) + ?
 WHERE token_hash = ? AND expires_micros > (SELECT now FROM clock)
 RETURNING expires_micros`
 
+// IsToken says whether a text may be a session's token, so that Session asks the database.
+func IsToken(text string) bool { return len(text) == tokenLength }
+
 // Session returns whose session a token is and when it expires, or ErrNoSession. If more than a day of its lifetime is used
 // it gets the whole again, and renewed is true: the cookie should then be sent anew.
 func (a *Accounts) Session(ctx context.Context, token string) (account Account, expires time.Time, renewed bool, err error) {
-	if len(token) != tokenLength {
+	if !IsToken(token) {
 		return Account{}, time.Time{}, false, ErrNoSession
 	}
 	tokenHash := hashToken(token)

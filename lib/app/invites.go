@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/weirlimits/weir/lib/accounts"
+	"github.com/weirlimits/weir/lib/codes"
 	"github.com/weirlimits/weir/lib/invites"
 	"github.com/weirlimits/weir/lib/mail"
 	"github.com/weirlimits/weir/lib/web"
@@ -35,7 +36,7 @@ func (a *App) invite() web.Resource {
 				return web.Reply{}, web.Unprocessable("email", sentence(mail.AddressRule))
 			}
 			id := mail.NewID()
-			if err := a.mailInvite(call.Context(), id, to); err != nil {
+			if err := a.mailInvite(call, id, to); err != nil {
 				return web.Reply{}, err
 			}
 			return web.Reply{Status: http.StatusAccepted, Body: accepted{id}}, nil
@@ -46,11 +47,15 @@ func (a *App) invite() web.Resource {
 // mailInvite mails an invite unless its recipient has got as many as anybody may get; the caller isn't told, or else it
 // would learn that others invite the same person. For that reason it is a decision of its own: a refusal in the request's
 // own would leave the edge's limit uncharged, which the answer's fields show.
-func (a *App) mailInvite(ctx context.Context, id string, to invites.Recipient) error {
+func (a *App) mailInvite(call *web.Call, id string, to invites.Recipient) error {
+	ctx := call.Context()
 	log := a.log.With(slog.String("route", "/api/invites"), slog.String("invite", id))
 	decision, err := a.limiter.Decide(ctx, a.policy(inviteRecipient).Charge(to.Key()))
 	if err != nil {
 		return err
+	}
+	if decision.Outage != nil && call.Decision.Outage == nil { // or else the log tells of the same outage twice
+		log.WarnContext(ctx, "store did not answer, admitted without it", slog.String("error", decision.Outage.Error()))
 	}
 	if !decision.Allowed {
 		log.InfoContext(ctx, "invite not mailed: its recipient has enough of them")
@@ -59,8 +64,9 @@ func (a *App) mailInvite(ctx context.Context, id string, to invites.Recipient) e
 	err = a.invites.Send(ctx, id, to)
 	if err != nil && !errors.Is(err, mail.ErrUnknown) {
 		// The recipient got nothing.
-		if err := a.limiter.GiveBack(ctx, decision.Limits[0].Reservation); err != nil {
-			log.WarnContext(ctx, "an invite that was not mailed stays counted", slog.String("error", err.Error()))
+		kept := a.limiter.GiveBack(ctx, decision.Limits[0].Reservation)
+		if kept != nil && !errors.Is(err, codes.ErrStore) { // as above
+			log.WarnContext(ctx, "an invite that was not mailed stays counted", slog.String("error", kept.Error()))
 		}
 	}
 	return mailProblem(ctx, log, err)

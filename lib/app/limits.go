@@ -17,6 +17,7 @@ import (
 
 	"github.com/weirlimits/weir/lib/accounts"
 	"github.com/weirlimits/weir/lib/ratelimit"
+	"github.com/weirlimits/weir/lib/ratelimit/sqlstore"
 	"github.com/weirlimits/weir/lib/web"
 )
 
@@ -321,7 +322,11 @@ func (a *App) usage(call *web.Call) (web.Reply, error) {
 		ActiveKeys    int64   `json:"activeKeys"`
 		Refusals      int64   `json:"refusals"`
 	}
-	counts, err := a.store.Counts(call.Context())
+	var counts []sqlstore.Count
+	err := a.limiter.Guard(call.Context(), func(ctx context.Context) (err error) {
+		counts, err = a.store.Counts(ctx)
+		return err
+	})
 	if err != nil {
 		return web.Reply{}, web.Unavailable(err)
 	}

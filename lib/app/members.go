@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/weirlimits/weir/lib/accounts"
 	"github.com/weirlimits/weir/lib/ratelimit"
@@ -46,7 +47,16 @@ type memberKey struct{}
 func (a *App) identify(who access) func(*web.Call) ([]ratelimit.Charge, error) {
 	return func(call *web.Call) ([]ratelimit.Charge, error) {
 		token := call.Cookie(sessionCookie)
-		account, expires, renewed, err := a.accounts.Session(call.Context(), token)
+		if !accounts.IsToken(token) { // the store isn't asked, which would say nothing about it
+			return nil, web.Unauthorized("Please sign in first.")
+		}
+		var account accounts.Account
+		var expires time.Time
+		var renewed bool
+		err := a.limiter.Guard(call.Context(), func(ctx context.Context) (err error) {
+			account, expires, renewed, err = a.accounts.Session(ctx, token)
+			return err
+		})
 		switch {
 		case errors.Is(err, accounts.ErrNoSession):
 			return nil, web.Unauthorized("Please sign in first.")

@@ -74,9 +74,15 @@ type deviceKey struct{}
 // before, so that what strangers use up is no matter to it; otherwise to the name. Every operation that compares a password
 // charges it by this, so that all of them share one budget.
 func (a *App) guessAt(call *web.Call, name string) ([]ratelimit.Charge, error) {
-	device, err := a.accounts.Device(call.Context(), call.Cookie(deviceCookie), name)
-	if err != nil {
-		return nil, storage(err)
+	var device accounts.Device
+	if cookie := call.Cookie(deviceCookie); a.accounts.ShowsDevice(cookie) {
+		err := a.limiter.Guard(call.Context(), func(ctx context.Context) (err error) {
+			device, err = a.accounts.Device(ctx, cookie, name)
+			return err
+		})
+		if err != nil {
+			return nil, storage(err)
+		}
 	}
 	call.Request = call.Request.WithContext(context.WithValue(call.Context(), deviceKey{}, device))
 	if device.ID != "" {
@@ -92,9 +98,9 @@ func (a *App) guessed(call *web.Call, err error) {
 	if errors.Is(err, accounts.ErrCredentials) {
 		return
 	}
-	err = a.limiter.GiveBack(call.Context(), call.Reservation(failedSignIns), call.Reservation(failedSignInsOnDevice))
-	if err != nil {
-		a.log.WarnContext(call.Context(), "a guess that was not wrong stays counted", slog.String("error", err.Error()))
+	kept := a.limiter.GiveBack(call.Context(), call.Reservation(failedSignIns), call.Reservation(failedSignInsOnDevice))
+	if kept != nil && !errors.Is(err, accounts.ErrStore) { // or else the log tells of the same outage twice
+		a.log.WarnContext(call.Context(), "a guess that was not wrong stays counted", slog.String("error", kept.Error()))
 	}
 }
 

@@ -251,6 +251,18 @@ func (l *Limiter) Sweep(ctx context.Context) (deleted int64, done bool, err erro
 	return deleted, false, nil
 }
 
+// Guard makes a call to the store's database that isn't the limiter's, such as what an application has to read before it knows whom to
+// charge, under the same deadline and the same breaker: it is not made while those before it waited in vain, so that nobody waits
+// for a store that is known to be silent. The call must ask the database: what it answers, if only with an error, closes the breaker.
+// An error is the call's own; one that matches ErrStore and ErrBreaker when it was not made.
+func (l *Limiter) Guard(ctx context.Context, call func(context.Context) error) error {
+	err := l.guards.of(nil).call(ctx, call)
+	if errors.Is(err, ErrBreaker) {
+		return fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	return err
+}
+
 // ask puts entries to the store and gives what it answered, if that can be true.
 func (l *Limiter) ask(ctx context.Context, entries []Entry, store func(context.Context, []Entry) ([]Row, error)) ([]Row, error) {
 	var rows []Row

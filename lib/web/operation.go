@@ -184,6 +184,10 @@ func (e *endpoint) answer(header http.Header, r *http.Request) answer {
 	call := &Call{Request: r}
 	reply, body, err := e.attempt(call, operation)
 	setRateLimit(header, e.web.shown(call.Decision))
+	if call.Decision.Outage != nil && !isOutage(err) { // or else problem tells of it
+		e.web.cfg.Log.WarnContext(r.Context(), "store did not answer, admitted without it",
+			slog.String("route", e.route), slog.String("error", call.Decision.Outage.Error()))
+	}
 	if err != nil {
 		return problemAnswer(header, e.problem(r.Context(), err))
 	}
@@ -288,9 +292,6 @@ func (e *endpoint) admit(call *Call, operation Operation, foreign error, body []
 	switch {
 	case err != nil:
 		return nil, err
-	case call.Decision.Outage != nil && fault == nil:
-		e.web.cfg.Log.WarnContext(call.Context(), "store did not answer, admitted without it",
-			slog.String("route", e.route), slog.String("error", call.Decision.Outage.Error()))
 	case !call.Decision.Allowed:
 		return nil, e.web.refusal(e.web.shown(call.Decision))
 	case fault != nil:
@@ -326,17 +327,22 @@ func (e *endpoint) origin(call *Call, operation Operation) error {
 	return operation.check(call)
 }
 
+// isOutage says whether an error is that of a database which did not answer.
+func isOutage(err error) bool {
+	var outage *unavailable
+	return errors.Is(err, ratelimit.ErrStore) || errors.As(err, &outage)
+}
+
 // problem turns an error into what a client may know of it, and logs the rest. It is the only place that does.
 func (e *endpoint) problem(ctx context.Context, err error) *Problem {
 	log := e.web.cfg.Log.With(slog.String("route", e.route))
 	var (
-		outage *unavailable
-		setup  *unconfigured
-		crash  *panicked
-		told   *Problem
+		setup *unconfigured
+		crash *panicked
+		told  *Problem
 	)
 	switch {
-	case errors.Is(err, ratelimit.ErrStore), errors.As(err, &outage):
+	case isOutage(err):
 		log.WarnContext(ctx, "store did not answer", slog.String("error", err.Error()))
 		return &Problem{
 			Status: http.StatusServiceUnavailable,
