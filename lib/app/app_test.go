@@ -37,6 +37,8 @@ type world struct {
 	log     *buffer
 	hashes  atomic.Int64
 	waits   waits
+
+	degraded bool // answers are of limits that could not be asked
 }
 
 // waits are the times that requests waited for a turn. In a test they don't.
@@ -108,7 +110,8 @@ func newWorld(t *testing.T, change ...func(*app.Settings)) *world {
 // reply is an answer with its body read.
 type reply struct {
 	*http.Response
-	body string
+	body     string
+	degraded bool // see world
 }
 
 func (r reply) json(t *testing.T) map[string]any {
@@ -144,7 +147,7 @@ func (w *world) send(address, method, path, body string, change ...func(*http.Re
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	got := reply{response, string(content)}
+	got := reply{response, string(content), w.degraded}
 	w.judge(method, path, body, got)
 	return got
 }
