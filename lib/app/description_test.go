@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -104,11 +105,11 @@ func (d *description) judge(method, route, sent string, got reply) (faults []str
 	for name := range described {
 		header, where := d.find(append(place, "headers", name)...)
 		values := got.Header.Values(name)
-		limits := strings.HasPrefix(name, "RateLimit") // there where they are described, but for 503, and while the store is down
+		limits := strings.HasPrefix(name, "RateLimit") // there where they are described as such, but while the store is down
 		switch {
 		case header == nil && len(values) > 0 && (limits || described[name].(map[string]any)["required"] == true):
 			fault("the field %s is not described", name)
-		case (header["required"] == true || header != nil && limits && !got.degraded && got.StatusCode != http.StatusServiceUnavailable) && len(values) == 0:
+		case (header["required"] == true || limits && !got.degraded && reflect.DeepEqual(header, described[name])) && len(values) == 0:
 			fault("the field %s is missing", name)
 		}
 		for _, value := range values {

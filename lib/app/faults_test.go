@@ -91,10 +91,10 @@ type operation struct {
 	policy  string // that a decision charges although its reply is lost; "" for none
 
 	normal int
-	// The store fails as a whole: where policies refuse, and where they are strict or open.
-	refused, down int
-	// Only what is about limits fails, and policies are strict or open.
-	degraded int
+	// The application's policies: the store fails as a whole; only what is about limits fails.
+	refused, limiter int
+	// The same where policies are strict or open.
+	down, degraded int
 	// Only the application's own statements fail; everything fails after the limiter's first answer.
 	own, after int
 }
@@ -102,34 +102,37 @@ type operation struct {
 // The table: what every method of every route answers when the store fails. Members' requests read the session first, and what
 // fails there costs the address alone.
 var operations = []operation{
-	{"POST sign-in", `{"username":"someone","password":"` + rightPassword + `"}`, "", "sign-in", 200, 503, 503, 200, 503, 503},
-	{"POST sign-in", `{"username":"someone","password":"` + rightPassword + `"}`, "device", "sign-in", 200, 503, 503, 200, 503, 503},
-	{"POST sign-in", `{"username":"nobody","password":"a wrong password"}`, "", "sign-in", 401, 503, 503, 401, 503, 503},
-	{"POST sign-in", `{`, "", "sign-in", 400, 503, 400, 400, 400, 400},
-	{"GET sign-in", "", "member", "session", 200, 503, 503, 200, 503, 503},
-	{"DELETE sign-in", "", "nobody", "session", 204, 503, 503, 204, 503, 503},
-	{"DELETE sign-in?everywhere=1", "", "demo", "session", 403, 503, 503, 403, 503, 503},
-	{"PATCH sign-in", `{"currentPassword":"a wrong password","newPassword":"another password"}`, "member", "session", 401, 503, 503, 401, 503, 503},
-	{"POST sign-up", `{"code":"WEIR-0000-0000-0000","username":"another","password":"` + rightPassword + `"}`, "", "sign-up", 422, 503, 503, 422, 503, 503},
-	{"DELETE sign-up", `{"password":"a wrong password"}`, "member", "session", 401, 503, 503, 401, 503, 503},
-	{"POST demo-sign-in", `{"role":"member"}`, "", "demo-sign-in", 200, 503, 503, 200, 503, 503},
-	{"POST codes", `{}`, "", "borrow-code", 201, 503, 503, 201, 503, 503},
-	{"GET codes?code=WEIR-0000-0000-0000", "", "", "code-lookup", 404, 503, 503, 404, 503, 503},
-	{"GET usernames?name=another", "", "", "username-check", 200, 503, 503, 200, 503, 503},
-	{"POST invites", `{"email":"someone#@example.org"}`, "member", "edge", 202, 503, 503, 202, 503, 503},
-	{"POST ai-log", someEntry, "member", "edge", 201, 503, 503, 201, 503, 503},
-	{"GET ai-log?limit=1", "", "member", "edge", 200, 503, 503, 200, 503, 503},
-	{"POST sandbox-sql", `{"sql":"SELECT 1"}`, "member", "edge", 200, 503, 503, 200, 503, 200},
-	{"POST evaluations", `{"entry":1,"score":3}`, "member", "edge", 201, 503, 503, 201, 503, 503},
-	{"GET evaluations", "", "member", "edge", 200, 503, 503, 200, 503, 503},
-	{"POST limits", `{"limits":[{"policy":"of-service","subject":"a"}]}`, "service", "of-service", 200, 503, 200, 200, 200, 200},
-	{"POST limits", `{"mode":"peek","limits":[{"policy":"of-service","subject":"a"}]}`, "service", "", 200, 503, 503, 503, 200, 200},
-	{"POST limits", `{"mode":"refund","reservation":"RESERVATION"}`, "service", "", 200, 503, 503, 503, 200, 200},
-	{"POST limits", `{"mode":"reset","limits":[{"policy":"of-service","subject":"b"}]}`, "service", "", 200, 503, 503, 503, 200, 200},
-	{"POST limits", `{"mode":"ban","until":"2100-01-01T00:00:00Z","limits":[{"policy":"of-service","subject":"b"}]}`, "service", "", 200, 503, 503, 503, 200, 200},
-	{"POST limits", `{"mode":"allow","until":"2100-01-01T00:00:00Z","limits":[{"policy":"of-service","subject":"b"}]}`, "service", "", 200, 503, 503, 503, 200, 200},
-	{"GET limits", "", "service", "", 200, 503, 503, 503, 200, 200},
-	{"GET limits?op=sweep", "", "timer", "", 200, 503, 503, 503, 503, 503},
+	{"POST sign-in", `{"username":"someone","password":"` + rightPassword + `"}`, "", "sign-in", 200, 503, 503, 503, 200, 503, 503},
+	{"POST sign-in", `{"username":"someone","password":"` + rightPassword + `"}`, "device", "sign-in", 200, 503, 503, 503, 200, 503, 503},
+	{"POST sign-in", `{"username":"nobody","password":"a wrong password"}`, "", "sign-in", 401, 503, 503, 503, 401, 503, 503},
+	{"POST sign-in", `{`, "", "sign-in", 400, 503, 503, 400, 400, 400, 400},
+	{"GET sign-in", "", "member", "session", 200, 503, 503, 503, 200, 503, 503},
+	{"DELETE sign-in", "", "nobody", "session", 204, 503, 503, 503, 204, 503, 503},
+	{"DELETE sign-in?everywhere=1", "", "demo", "session", 403, 503, 503, 503, 403, 503, 503},
+	{"PATCH sign-in", `{"currentPassword":"a wrong password","newPassword":"another password"}`, "member", "session", 401, 503, 503, 503, 401, 503, 503},
+	{"POST sign-up", `{"code":"WEIR-0000-0000-0000","username":"another","password":"` + rightPassword + `"}`, "", "sign-up", 422, 503, 503, 503, 422, 503, 503},
+	{"DELETE sign-up", `{"password":"a wrong password"}`, "member", "session", 401, 503, 503, 503, 401, 503, 503},
+	{"POST demo-sign-in", `{"role":"member"}`, "", "demo-sign-in", 200, 503, 503, 503, 200, 503, 503},
+	{"POST codes", `{}`, "", "borrow-code", 201, 503, 503, 503, 201, 503, 503},
+	{"GET codes?code=WEIR-0000-0000-0000", "", "", "code-lookup", 404, 503, 503, 503, 404, 503, 503},
+	{"GET usernames?name=another", "", "", "username-check", 200, 503, 503, 503, 200, 503, 503},
+	{"POST invites", `{"email":"someone#@example.org"}`, "member", "edge", 202, 503, 503, 503, 202, 503, 503},
+	{"POST ai-log", someEntry, "member", "edge", 201, 503, 503, 503, 201, 503, 503},
+	{"GET ai-log?limit=1", "", "member", "edge", 200, 503, 503, 503, 200, 503, 503},
+	{"POST sandbox-sql", `{"sql":"SELECT 1"}`, "member", "edge", 200, 503, 503, 503, 200, 503, 200},
+	{"POST evaluations", `{"entry":1,"score":3}`, "member", "edge", 201, 503, 503, 503, 201, 503, 503},
+	{"GET evaluations", "", "member", "edge", 200, 503, 503, 503, 200, 503, 503},
+	{"POST limits", `{"limits":[{"policy":"of-service","subject":"a"}]}`, "service", "of-service", 200, 503, 503, 200, 200, 200, 200},
+	{"POST limits", `{"mode":"peek","limits":[{"policy":"of-service","subject":"a"}]}`, "service", "", 200, 503, 503, 503, 503, 200, 200},
+	{"POST limits", `{"mode":"refund","reservation":"RESERVATION"}`, "service", "", 200, 503, 503, 503, 503, 200, 200},
+	{"POST limits", `{"mode":"reset","limits":[{"policy":"of-service","subject":"b"}]}`, "service", "", 200, 503, 503, 503, 503, 200, 200},
+	{"POST limits", `{"mode":"ban","until":"2100-01-01T00:00:00Z","limits":[{"policy":"of-service","subject":"b"}]}`, "service", "", 200, 503, 503, 503, 503, 200, 200},
+	{"POST limits", `{"mode":"allow","until":"2100-01-01T00:00:00Z","limits":[{"policy":"of-service","subject":"b"}]}`, "service", "", 200, 503, 503, 503, 503, 200, 200},
+	{"GET limits", "", "service", "", 200, 503, 503, 503, 503, 200, 200},
+	{"GET limits?view=refusals", "", "service", "", 200, 503, 503, 503, 503, 200, 200},
+	{"GET limits?view=audit", "", "member", "edge", 200, 503, 503, 503, 503, 503, 503},
+	{"GET limits?view=alerts", "", "member", "edge", 200, 503, 200, 503, 200, 503, 503}, // the edge's limit is open
+	{"GET limits?op=sweep", "", "timer", "", 200, 503, 503, 503, 503, 503, 503},
 }
 
 // Cases A49, B01, B05, B06, B16, B19; row D7: every fault on every route under every failure policy.
@@ -185,7 +188,7 @@ func (f *faulty) play(failure string, all bool) {
 				continue
 			}
 			if failure == "refuse" {
-				f.meet(o, who[o.who], fault, "the limiter", faults.OfLimiter, o.refused, false)
+				f.meet(o, who[o.who], fault, "the limiter", faults.OfLimiter, o.limiter, o.limiter != http.StatusServiceUnavailable)
 				f.meet(o, who[o.who], fault, "the application", faults.OfApplication, o.own, false)
 				f.meet(o, who[o.who], fault, "after the decision", faults.AfterDecision(), o.after, false)
 			} else {
