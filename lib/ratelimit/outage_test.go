@@ -201,6 +201,48 @@ func TestTwoSilencesOpenTheBreakerAndAProbeClosesIt(t *testing.T) {
 	}
 }
 
+// Row D7.
+func TestOtherCallsToTheDatabaseShareTheBreaker(t *testing.T) {
+	store, limiter := newFaulty(t, ratelimit.Config{})
+	policy := perMinute("a", 10, ratelimit.Refuse)
+	own := errors.New("nobody is signed in")
+	answer := own
+	call := func() error {
+		return limiter.Guard(t.Context(), func(context.Context) error {
+			if err := store.fail(); err != nil {
+				return err
+			}
+			return answer
+		})
+	}
+	if err := call(); err != own {
+		t.Errorf("error %v, want the call's own", err)
+	}
+	store.set(true, nil)
+	if err := call(); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if _, err := limiter.Decide(t.Context(), policy.Charge("a")); !errors.Is(err, ratelimit.ErrStore) || errors.Is(err, ratelimit.ErrBreaker) {
+		t.Error(err)
+	}
+	for range 10 { // one waited in vain, and a decision too
+		if err := call(); !errors.Is(err, ratelimit.ErrBreaker) || !errors.Is(err, ratelimit.ErrStore) {
+			t.Error(err)
+		}
+	}
+	if store.count() != 2 {
+		t.Errorf("%d calls, want 2", store.count())
+	}
+	store.set(false, nil)
+	store.clock.Add(time.Second)
+	if err := call(); err != own { // the probe: whatever the database says, it is there
+		t.Error(err)
+	}
+	if _, err := limiter.Decide(t.Context(), policy.Charge("a")); err != nil {
+		t.Error(err)
+	}
+}
+
 // Row D7: an error at once makes nobody wait, so the breaker stays closed; neither does a caller who goes away.
 func TestErrorsAtOnceLeaveTheBreakerClosed(t *testing.T) {
 	store, limiter := newFaulty(t, ratelimit.Config{})
