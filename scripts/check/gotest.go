@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +25,10 @@ var slowUnderRace = []string{
 // the race detector on the store in memory.
 const racedInSqlstore = "TestStoreInAFile/at_once|TestDecisionsSweep|TestTheDatabasesClock"
 
+// slowInApp is the test of lib/app that plays a table of some thousand requests on six databases, one after the other on each: under the
+// race detector it would take ten minutes. Requests at once are what the others are for.
+const slowInApp = "TestEveryFaultOfTheStoreIsAnsweredAsTheTableSays"
+
 // raceTests runs the tests of the packages that share memory between goroutines under the race detector, which needs cgo.
 func (c *check) raceTests() error {
 	raced, _, err := c.packages()
@@ -31,12 +36,12 @@ func (c *check) raceTests() error {
 		return err
 	}
 	if reason := c.withoutRace(); reason != "" {
-		if err := c.goTest(raced...); err != nil {
+		if err := c.goTest(append([]string{"-skip", slowInApp}, raced...)...); err != nil {
 			return err
 		}
 		return skip(reason + ": the tests ran without the race detector")
 	}
-	if err := c.goTest(append([]string{"-race"}, raced...)...); err != nil {
+	if err := c.goTest(append([]string{"-race", "-skip", slowInApp}, raced...)...); err != nil {
 		return err
 	}
 	return c.goTest("-race", "-run", racedInSqlstore, "./lib/ratelimit/sqlstore")
@@ -48,7 +53,11 @@ func (c *check) tests() error {
 	if err != nil {
 		return err
 	}
-	return c.goTest(rest...)
+	table := c.goTest("-run", slowInApp, "./lib/app")
+	if _, skipped := errors.AsType[skip](table); table != nil && !skipped {
+		return table
+	}
+	return cmp.Or(c.goTest(rest...), table)
 }
 
 // packages lists the packages to test with and without the race detector.
