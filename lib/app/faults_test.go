@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirlimits/weir/lib/app"
 	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/partners"
 	"github.com/weirlimits/weir/lib/ratelimit/storetest"
 	"github.com/weirlimits/weir/lib/testkit/faults"
 	"github.com/weirlimits/weir/lib/testkit/hrana"
@@ -86,7 +87,7 @@ func (f *faulty) charged(policy string) (n int) {
 // operation is a request, and what becomes of it when the store fails.
 type operation struct {
 	request string // method, route and query
-	body    string // with "#" for a number that no other request has
+	body    string // with "#" for a number that no other request has, or "####" for four digits of it
 	who     string // whose cookies it has: "", "member", "device" or "demo"; or "service" or "timer" for a token
 	policy  string // that a decision charges although its reply is lost; "" for none
 
@@ -122,6 +123,9 @@ var operations = []operation{
 	{"POST sandbox-sql", `{"sql":"SELECT 1"}`, "member", "edge", 200, 503, 503, 503, 200, 503, 200},
 	{"POST evaluations", `{"entry":1,"score":3}`, "member", "edge", 201, 503, 503, 503, 201, 503, 503},
 	{"GET evaluations", "", "member", "edge", 200, 503, 503, 503, 200, 503, 503},
+	{"POST otp", `{"phone":"+1202555####"}`, "", "otp-send", 202, 503, 503, 503, 503, 503, 503},
+	{"PUT otp", `{"phone":"+12025550100","code":"000000"}`, "", "otp-check", 401, 503, 503, 503, 401, 503, 503},
+	{"GET partner?limit=1", "", "partner", "edge", 200, 503, 200, 503, 200, 503, 503}, // a key's limit is open
 	{"POST limits", `{"limits":[{"policy":"of-service","subject":"a"}]}`, "service", "of-service", 200, 503, 503, 200, 200, 200, 200},
 	{"POST limits", `{"mode":"peek","limits":[{"policy":"of-service","subject":"a"}]}`, "service", "", 200, 503, 503, 503, 503, 200, 200},
 	{"POST limits", `{"mode":"refund","reservation":"RESERVATION"}`, "service", "", 200, 503, 503, 503, 503, 200, 200},
@@ -206,12 +210,14 @@ func (f *faulty) people() map[string]func(*http.Request) {
 	member := f.signedUp("someone", "admin")
 	f.add(member, someEntry)
 	device := f.signIn("203.0.113.200", "someone", rightPassword).Cookies()[1]
+	partner, _ := f.partner(partners.Free)
 	return map[string]func(*http.Request){
 		"":        func(*http.Request) {},
 		"member":  member,
 		"device":  func(r *http.Request) { r.AddCookie(device) },
 		"demo":    f.demo("member"),
 		"nobody":  func(r *http.Request) { r.AddCookie(&http.Cookie{Name: "weir_session", Value: strings.Repeat("A", 43)}) },
+		"partner": partner,
 		"service": byToken,
 		"timer":   func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+cronSecret) },
 	}
@@ -223,7 +229,8 @@ func (f *faulty) meet(o operation, who func(*http.Request), fault faults.Fault, 
 	f.cells++
 	f.clock.At(time.Duration(f.cells) * cellTime)
 	method, path, _ := strings.Cut(o.request, " ")
-	body := strings.ReplaceAll(o.body, "#", fmt.Sprint(f.cells))
+	body := strings.Replace(o.body, "####", fmt.Sprintf("%04d", f.cells%10_000), 1)
+	body = strings.ReplaceAll(body, "#", fmt.Sprint(f.cells))
 	address := fmt.Sprintf("2001:db8:%x::1", f.cells)
 	send := func() reply { return f.send(address, method, "/api/"+path, body, who) }
 	before, hit := len(f.log.String()), f.proxy.Failed()
@@ -294,6 +301,9 @@ func (f *faulty) meet(o operation, who func(*http.Request), fault faults.Fault, 
 
 	if fault.Silent {
 		f.clock.Add(time.Second)
+	}
+	if strings.HasPrefix(o.request, "POST otp") {
+		f.clock.Add(10 * time.Second) // a send whose reply was lost took its turn at the SMS gateway
 	}
 	if where != "the store" {
 		if fault.Silent { // whatever it was, the next probe ends the outage

@@ -84,8 +84,9 @@ func (a *App) sendCode(call *web.Call, in codeRequest) (web.Reply, error) {
 	if err != nil && !errors.Is(err, sms.ErrUnknown) {
 		// The phone got nothing. The gateway's unit stays: it may have been asked. Also when ctx has ended: each call has a
 		// deadline by itself.
-		if err := a.limiter.GiveBack(context.WithoutCancel(ctx), toPhone.Reservation); err != nil {
-			log.WarnContext(ctx, "an SMS that was not sent stays counted", slog.String("error", err.Error()))
+		kept := a.limiter.GiveBack(context.WithoutCancel(ctx), toPhone.Reservation)
+		if kept != nil && !errors.Is(err, otp.ErrStore) { // or else the log tells of the same outage twice
+			log.WarnContext(ctx, "an SMS that was not sent stays counted", slog.String("error", kept.Error()))
 		}
 	}
 	return sent, smsProblem(ctx, log, err)
@@ -152,8 +153,9 @@ func (a *App) checkCode(call *web.Call, in codeGuess) (web.Reply, error) {
 		return web.Reply{}, web.Unauthorized("The code is wrong, or its time is over.")
 	}
 	// Only a wrong code counts. Should giving back fail, the phone is left with one guess less for a while.
-	if err := a.limiter.GiveBack(context.WithoutCancel(call.Context()), call.Reservation(wrongCodes)); err != nil {
-		a.log.WarnContext(call.Context(), "a code that was not wrong stays counted", slog.String("error", err.Error()))
+	kept := a.limiter.GiveBack(context.WithoutCancel(call.Context()), call.Reservation(wrongCodes))
+	if kept != nil && !errors.Is(err, otp.ErrStore) { // as above
+		a.log.WarnContext(call.Context(), "a code that was not wrong stays counted", slog.String("error", kept.Error()))
 	}
 	if err != nil {
 		return web.Reply{}, storage(err)
