@@ -147,12 +147,28 @@ type Output struct {
 // BuildInto runs vercel build below dir on a copy of what a deployment would upload. dir should be empty and has to outlive
 // the Output.
 func BuildInto(dir string) (*Output, error) {
+	return build(dir, repo.Deployed, nil)
+}
+
+// BuildFiles does the same with a project that consists of the given files, by slash-separated paths.
+func BuildFiles(dir string, files map[string]string) (*Output, error) {
+	nothing := func(string) ([]string, error) { return nil, nil }
+	return build(dir, nothing, files)
+}
+
+func build(dir string, list func(root string) ([]string, error), files map[string]string) (*Output, error) {
 	if err := Available(); err != nil {
 		return nil, err
 	}
-	cmd, err := workspace(dir, repo.Deployed, nil, "build", "--yes")
+	cmd, err := workspace(dir, list, nil, "build", "--yes")
 	if err != nil {
 		return nil, err
+	}
+	for name, text := range files {
+		path := filepath.Join(cmd.Dir, filepath.FromSlash(name))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			return nil, fmt.Errorf("vercel: %w", err)
+		}
 	}
 	linked := filepath.Join(cmd.Dir, ".vercel")
 	if err := os.Mkdir(linked, 0o755); err != nil {
