@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -172,6 +173,40 @@ func TestADecisionIsOneRequestOfOneDecidingStatementAndOneRead(t *testing.T) {
 	all.Wait()
 	if n := len(ours(server, before)); n != 32 {
 		t.Errorf("%d requests for 32 decisions at once", n)
+	}
+}
+
+// Case B04: 30 decisions at once over a slow network are 30 requests under way at once, and none waits for another one's: held back
+// until all of them have arrived, they admit exactly the limit, in one round trip each.
+func TestDecisionsOverASlowNetworkTakeOneRoundTripEach(t *testing.T) {
+	const callers, limit = 30, 10
+	var arrived atomic.Int64
+	all := make(chan struct{})
+	server := hrana.Start(t, hrana.Config{Hook: func(_ int, request hrana.Request) hrana.Action {
+		if request.Header.Get("User-Agent") != "weir" { // the migration's driver
+			return hrana.Action{}
+		}
+		if arrived.Add(1) == callers {
+			close(all)
+		}
+		return hrana.Action{Hold: all}
+	}})
+	store := open(databases.Open(t, server.URL), sqlstore.Config{SweepEvery: -1})
+	var admitted atomic.Int64
+	var group sync.WaitGroup
+	for range callers {
+		group.Go(func() {
+			rows, err := store.Decide(t.Context(), []ratelimit.Entry{entry(1, "slow", limit, time.Hour)})
+			if err != nil {
+				t.Error(err)
+			} else if rows[0].Charged {
+				admitted.Add(1)
+			}
+		})
+	}
+	group.Wait()
+	if admitted.Load() != limit || arrived.Load() != callers {
+		t.Errorf("%d of %d were admitted in %d requests, want %d in %d", admitted.Load(), callers, arrived.Load(), limit, callers)
 	}
 }
 
