@@ -543,3 +543,31 @@ func TestImportsPointOneWay(t *testing.T) {
 		t.Errorf("judged %d packages against %d of the standard library", packages, len(std))
 	}
 }
+
+// What git leaves out, such as the local database, its secret and backups, is not uploaded by a deployment either: the CLI reads
+// .vercelignore alone.
+func TestWhatGitLeavesOutIsNotDeployed(t *testing.T) {
+	patterns := func(name string) (all []string) {
+		text, err := os.ReadFile(filepath.Join(root(t), name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+				all = append(all, line)
+			}
+		}
+		return all
+	}
+	ignored, deployed := patterns(".gitignore"), patterns(".vercelignore")
+	for _, pattern := range ignored {
+		if !slices.Contains(deployed, pattern) {
+			t.Errorf("%s is in .gitignore and not in .vercelignore", pattern)
+		}
+	}
+	for _, pattern := range []string{"/.data/", "/.env", "/*.db*"} {
+		if !slices.Contains(ignored, pattern) {
+			t.Errorf("%s is not in .gitignore", pattern)
+		}
+	}
+}
