@@ -304,7 +304,7 @@ func TestAMissingSettingIsSaidInTheLogAndAnsweredWith503(t *testing.T) {
 			for _, route := range routes {
 				instance := lambda.Start(t, bootstrap(t, route), environment)
 				for range 2 { // the process lives on
-					method := map[bool]string{true: "GET", false: "POST"}[route == "usernames"]
+					method := map[bool]string{true: "GET", false: "POST"}[route == "usernames" || route == "partner"]
 					response, err := instance.Do(request(method, "/api/"+route, "203.0.113.9", "{}"))
 					got := read(t, response, err)
 					if got.status != http.StatusServiceUnavailable || got.header.Get("Content-Type") != "application/problem+json" || got.header.Get("Retry-After") == "" {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,8 +24,8 @@ func TestEachFaultFailsAndCarriesOutWhatItSays(t *testing.T) {
 				t.Fatal(err)
 			}
 			proxy := faults.Start(t, server.URL)
-			silences := 0
-			proxy.Silence = func() { silences++ }
+			var silences atomic.Int64
+			proxy.Silence = func() { silences.Add(1) }
 			client := hranaclient.New(proxy.URL, faults.Token)
 			defer client.Close()
 			rows := func() (n int) {
@@ -41,8 +42,8 @@ func TestEachFaultFailsAndCarriesOutWhatItSays(t *testing.T) {
 			if want := map[bool]int{true: 1}[fault.Applied]; rows() != want {
 				t.Errorf("%d rows, want %d", rows(), want)
 			}
-			if fault.Silent != (silences == 1) || proxy.Failed() != 1 || proxy.Followed() != 0 {
-				t.Errorf("%d silences, %d failed, %d followed", silences, proxy.Failed(), proxy.Followed())
+			if fault.Silent != (silences.Load() == 1) || proxy.Failed() != 1 || proxy.Followed() != 0 {
+				t.Errorf("%d silences, %d failed, %d followed", silences.Load(), proxy.Failed(), proxy.Followed())
 			}
 			proxy.Heal()
 			before := rows()
