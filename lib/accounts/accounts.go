@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/weirlimits/weir/lib/codes"
+	"github.com/weirlimits/weir/lib/tables"
 )
 
 // Errors that callers branch on, with errors.Is. No error holds a user name, a password, a code or a token.
@@ -376,9 +377,4 @@ func (a *Accounts) Demo(ctx context.Context, role Role) (Account, error) {
 }
 
 // now is the argument that replaces the database's clock, nil to use it.
-func (a *Accounts) now() any {
-	if a.config.Now == nil {
-		return nil
-	}
-	return a.config.Now().UnixMicro()
-}
+func (a *Accounts) now() any { return tables.Now(a.config.Now) }

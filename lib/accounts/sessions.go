@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/weirlimits/weir/lib/tables"
 )
 
 const (
@@ -235,7 +237,9 @@ func (a *Accounts) Sweep(ctx context.Context, rows int) (deleted int64, done boo
 		for looked == rows {
 			var gone *sql.Rows
 			if after, looked, gone, err = step(after); err == nil && gone != nil {
-				err = scanAll(gone, func() error { deleted++; return nil }) // the Turso server says of every DELETE that it affected none
+				var n int64
+				n, err = tables.Deleted(gone, nil)
+				deleted += n
 			}
 			if ctx.Err() != nil {
 				return deleted, false, nil

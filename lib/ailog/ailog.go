@@ -13,6 +13,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/weirlimits/weir/lib/tables"
 )
 
 // Errors that callers branch on, with errors.Is. No error holds a text of an entry.
@@ -268,9 +270,4 @@ func (l list) read(rows *sql.Rows, err error, limit int) (Page, error) {
 }
 
 // now is the argument that replaces the database's clock, nil to use it.
-func (l *Log) now() any {
-	if l.config.Now == nil {
-		return nil
-	}
-	return l.config.Now().UnixMicro()
-}
+func (l *Log) now() any { return tables.Now(l.config.Now) }

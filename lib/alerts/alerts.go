@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/weirlimits/weir/lib/tables"
 )
 
 // RepeatedRefusals is the kind of an alert that says: the limit of one account refused in three windows within an hour. The
@@ -179,7 +181,7 @@ func (a *Alerts) Send(ctx context.Context) (taken int, err error) {
 			break
 		}
 		if err == nil && i == 0 && a.config.Retention > 0 {
-			_, err = a.sweep(ctx, passingRows)
+			_, err = tables.Deleted(a.db.QueryContext(ctx, sweep, passingRows, a.now(), a.config.Retention.Microseconds()))
 		}
 		if err != nil {
 			return taken, errors.Join(append(failures, fmt.Errorf("%w: send: %w", ErrStore, err))...)
@@ -211,39 +213,14 @@ func (a *Alerts) Sweep(ctx context.Context) (deleted int64, done bool, err error
 	if a.config.Retention <= 0 {
 		return 0, true, nil
 	}
-	for ctx.Err() == nil {
-		n, err := a.sweep(ctx, sweepRows)
-		if err != nil {
-			if ctx.Err() != nil {
-				break
-			}
-			return deleted, false, fmt.Errorf("%w: sweep: %w", ErrStore, err)
-		}
-		deleted += n
-		if n < sweepRows {
-			return deleted, true, nil
-		}
-	}
-	return deleted, false, nil
-}
-
-// sweep counts the rows that are returned: the Turso server says of every DELETE that it affected none.
-func (a *Alerts) sweep(ctx context.Context, looked int) (deleted int64, err error) {
-	rows, err := a.db.QueryContext(ctx, sweep, looked, a.now(), a.config.Retention.Microseconds())
+	deleted, done, err = tables.Sweep(ctx, sweepRows, func() (*sql.Rows, error) {
+		return a.db.QueryContext(ctx, sweep, sweepRows, a.now(), a.config.Retention.Microseconds())
+	})
 	if err != nil {
-		return 0, err
+		err = fmt.Errorf("%w: sweep: %w", ErrStore, err)
 	}
-	defer rows.Close()
-	for rows.Next() {
-		deleted++
-	}
-	return deleted, rows.Err()
+	return deleted, done, err
 }
 
 // now is the argument that replaces the database's clock, nil to use it.
-func (a *Alerts) now() any {
-	if a.config.Now == nil {
-		return nil
-	}
-	return a.config.Now().UnixMicro()
-}
+func (a *Alerts) now() any { return tables.Now(a.config.Now) }

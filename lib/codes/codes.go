@@ -12,6 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/weirlimits/weir/lib/tables"
 )
 
 // Errors that callers branch on, with errors.Is.
@@ -206,9 +208,4 @@ func (p *Pool) Fill(ctx context.Context, n int) error {
 }
 
 // now is the argument that replaces the database's clock, nil to use it.
-func (p *Pool) now() any {
-	if p.config.Now == nil {
-		return nil
-	}
-	return p.config.Now().UnixMicro()
-}
+func (p *Pool) now() any { return tables.Now(p.config.Now) }

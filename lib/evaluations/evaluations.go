@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/weirlimits/weir/lib/tables"
 )
 
 // Errors that callers branch on, with errors.Is. No error holds a note.
@@ -164,9 +166,4 @@ func (e *Evaluations) Results(ctx context.Context, demo bool) (all []Result, mor
 }
 
 // now is the argument that replaces the database's clock, nil to use it.
-func (e *Evaluations) now() any {
-	if e.config.Now == nil {
-		return nil
-	}
-	return e.config.Now().UnixMicro()
-}
+func (e *Evaluations) now() any { return tables.Now(e.config.Now) }

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"time"
+
+	"github.com/weirlimits/weir/lib/tables"
 )
 
 // Keep is how long a message stays in the outbox. The trigger outbox_sweep has the same figure.
@@ -60,39 +62,14 @@ RETURNING id`
 // Sweep deletes the messages whose time is over, as long as ctx lasts, and says how many, and whether none is left. An error
 // matches ErrStore; what was deleted until then is gone.
 func (o *Outbox) Sweep(ctx context.Context) (deleted int64, done bool, err error) {
-	for ctx.Err() == nil {
-		n, err := o.sweep(ctx)
-		if err != nil {
-			if ctx.Err() != nil {
-				break
-			}
-			return deleted, false, fmt.Errorf("%w: sweep the outbox: %w", ErrStore, err)
-		}
-		deleted += n
-		if n < sweepRows {
-			return deleted, true, nil
-		}
-	}
-	return deleted, false, nil
-}
-
-// sweep counts the rows that are returned: the Turso server says of every DELETE that it affected none.
-func (o *Outbox) sweep(ctx context.Context) (deleted int64, err error) {
-	rows, err := o.db.QueryContext(ctx, sweep, sweepRows, o.now(), Keep.Microseconds())
+	deleted, done, err = tables.Sweep(ctx, sweepRows, func() (*sql.Rows, error) {
+		return o.db.QueryContext(ctx, sweep, sweepRows, o.now(), Keep.Microseconds())
+	})
 	if err != nil {
-		return 0, err
+		err = fmt.Errorf("%w: sweep the outbox: %w", ErrStore, err)
 	}
-	defer rows.Close()
-	for rows.Next() {
-		deleted++
-	}
-	return deleted, rows.Err()
+	return deleted, done, err
 }
 
 // now is the argument that replaces the database's clock, nil to use it.
-func (o *Outbox) now() any {
-	if o.config.Now == nil {
-		return nil
-	}
-	return o.config.Now().UnixMicro()
-}
+func (o *Outbox) now() any { return tables.Now(o.config.Now) }

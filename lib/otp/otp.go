@@ -22,6 +22,7 @@ import (
 
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/sms"
+	"github.com/weirlimits/weir/lib/tables"
 )
 
 // Errors that callers branch on, with errors.Is. No error holds a phone or a code.
@@ -220,39 +221,14 @@ RETURNING phone_key`
 // Sweep deletes the codes whose time is over, as long as ctx lasts, and says how many, and whether none is left. An error
 // matches ErrStore; what was deleted until then is gone.
 func (c *Codes) Sweep(ctx context.Context) (deleted int64, done bool, err error) {
-	for ctx.Err() == nil {
-		n, err := c.sweep(ctx)
-		if err != nil {
-			if ctx.Err() != nil {
-				break
-			}
-			return deleted, false, fmt.Errorf("%w: sweep the codes: %w", ErrStore, err)
-		}
-		deleted += n
-		if n < sweepRows {
-			return deleted, true, nil
-		}
-	}
-	return deleted, false, nil
-}
-
-// sweep counts the rows that are returned: the Turso server says of every DELETE that it affected none.
-func (c *Codes) sweep(ctx context.Context) (deleted int64, err error) {
-	rows, err := c.db.QueryContext(ctx, sweep, sweepRows, c.now())
+	deleted, done, err = tables.Sweep(ctx, sweepRows, func() (*sql.Rows, error) {
+		return c.db.QueryContext(ctx, sweep, sweepRows, c.now())
+	})
 	if err != nil {
-		return 0, err
+		err = fmt.Errorf("%w: sweep the codes: %w", ErrStore, err)
 	}
-	defer rows.Close()
-	for rows.Next() {
-		deleted++
-	}
-	return deleted, rows.Err()
+	return deleted, done, err
 }
 
 // now is the argument that replaces the database's clock, nil to use it.
-func (c *Codes) now() any {
-	if c.config.Now == nil {
-		return nil
-	}
-	return c.config.Now().UnixMicro()
-}
+func (c *Codes) now() any { return tables.Now(c.config.Now) }

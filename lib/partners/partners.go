@@ -12,6 +12,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/weirlimits/weir/lib/tables"
 )
 
 // Errors that callers branch on, with errors.Is. No error holds a key or a label.
@@ -229,9 +231,4 @@ func (p *Partners) List(ctx context.Context) ([]Issued, error) {
 }
 
 // now is the argument that replaces the database's clock, nil to use it.
-func (p *Partners) now() any {
-	if p.config.Now == nil {
-		return nil
-	}
-	return p.config.Now().UnixMicro()
-}
+func (p *Partners) now() any { return tables.Now(p.config.Now) }

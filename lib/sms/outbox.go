@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"time"
+
+	"github.com/weirlimits/weir/lib/tables"
 )
 
 // OutboxConfig says how an Outbox works. The zero value is for use.
@@ -36,11 +38,7 @@ func (o *Outbox) Send(ctx context.Context, message Message) error {
 	if err := message.check(); err != nil {
 		return err
 	}
-	var now any
-	if o.config.Now != nil {
-		now = o.config.Now().UnixMicro()
-	}
-	if _, err := o.db.ExecContext(ctx, put, message.To, message.Text, now); err != nil {
+	if _, err := o.db.ExecContext(ctx, put, message.To, message.Text, tables.Now(o.config.Now)); err != nil {
 		return fmt.Errorf("%w: put a message into the outbox: %w", ErrStore, err)
 	}
 	return nil
