@@ -81,14 +81,14 @@ func answering(t *testing.T, answer func(w http.ResponseWriter, r *http.Request)
 	t.Helper()
 	var mu sync.Mutex
 	n := 0
-	http := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	fake := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		n++
 		mu.Unlock()
 		answer(w, r)
 	}))
-	t.Cleanup(http.Close)
-	client := hrana.New(http.URL, token)
+	t.Cleanup(fake.Close)
+	client := hrana.New(fake.URL, token)
 	t.Cleanup(client.Close)
 	return client, func() int {
 		mu.Lock()
@@ -258,17 +258,17 @@ func TestArgumentsThatAreNoneAreAnError(t *testing.T) {
 func TestConnectionsAreUsedAgain(t *testing.T) {
 	var mu sync.Mutex
 	opened := 0
-	http := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, right) }))
-	http.Config.ConnState = func(_ net.Conn, state httpState) {
-		if state == stateNew {
+	fake := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, right) }))
+	fake.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
 			mu.Lock()
 			opened++
 			mu.Unlock()
 		}
 	}
-	http.Start()
-	defer http.Close()
-	client := hrana.New(http.URL, "")
+	fake.Start()
+	defer fake.Close()
+	client := hrana.New(fake.URL, "")
 	defer client.Close()
 	for range 5 {
 		var all sync.WaitGroup
@@ -288,18 +288,14 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 	}
 }
 
-type httpState = http.ConnState
-
-const stateNew = http.StateNew
-
 func FuzzAnswers(f *testing.F) {
 	f.Add(right)
 	f.Add(`{"results":[{"type":"error","error":{"message":"x","code":"Y"}},{"type":"ok","response":{"type":"close"}}]}`)
 	var mu sync.Mutex
 	body := ""
-	http := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, body) }))
-	f.Cleanup(http.Close)
-	client := hrana.New(http.URL, "")
+	fake := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, body) }))
+	f.Cleanup(fake.Close)
+	client := hrana.New(fake.URL, "")
 	f.Fuzz(func(t *testing.T, text string) {
 		mu.Lock()
 		defer mu.Unlock()

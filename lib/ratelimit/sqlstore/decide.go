@@ -380,21 +380,33 @@ func (s shape) read() string {
 	return "SELECT " + packed(append(columns, clock, log)...) + " AS row\nFROM " + from
 }
 
-// arguments are those of decide, and of read: the entries, then the time that replaces the database's.
-func (s shape) arguments(entries []ratelimit.Entry, now any) (decide, read []any) {
+// decideArguments are the entries, then the time that replaces the database's.
+func (s shape) decideArguments(entries []ratelimit.Entry, now any) []any {
+	args := make([]any, 0, 9*len(entries)+1)
 	for _, entry := range entries {
 		policy := entry.Policy
-		decide, read = append(decide, entry.Key), append(read, entry.Key)
+		args = append(args, entry.Key)
 		if s.rotating {
-			decide, read = append(decide, entry.OtherKey), append(read, entry.OtherKey)
+			args = append(args, entry.OtherKey)
 		}
-		decide = append(decide, policy.Name, int64(policy.Algorithm), policy.Capacity(), policy.Limit, policy.Window.Microseconds(), entry.Cost)
+		args = append(args, policy.Name, int64(policy.Algorithm), policy.Capacity(), policy.Limit, policy.Window.Microseconds(), entry.Cost)
 		if s.limits > 1 {
-			decide = append(decide, policy.Count == ratelimit.EveryAttempt)
+			args = append(args, policy.Count == ratelimit.EveryAttempt)
 		}
 	}
-	decide = append(decide, now)
-	return decide, append([]any{now}, read...) // in read the time comes first in the text
+	return append(args, now)
+}
+
+// readArguments are the time, which comes first in that text, then the keys.
+func (s shape) readArguments(entries []ratelimit.Entry, now any) []any {
+	args := append(make([]any, 0, 2*len(entries)+1), now)
+	for _, entry := range entries {
+		args = append(args, entry.Key)
+		if s.rotating {
+			args = append(args, entry.OtherKey)
+		}
+	}
+	return args
 }
 
 // asked are the entries, each with the time.

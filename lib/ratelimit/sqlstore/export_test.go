@@ -12,7 +12,8 @@ func Statements() map[string]int {
 		for algorithms := range 31 {
 			for _, rotating := range []bool{false, true} {
 				s := shape{limits, uint8(algorithms+1) << 1, rotating}
-				decide, read := s.arguments(make([]ratelimit.Entry, s.limits), nil)
+				entries := make([]ratelimit.Entry, s.limits)
+				decide, read := s.decideArguments(entries, nil), s.readArguments(entries, nil)
 				text := s.statements()
 				all[text.decide.sql], all[text.read.sql] = len(decide), len(read)
 			}

@@ -72,6 +72,11 @@ func newStore(db runner, config Config) *Store {
 func (s *Store) run(ctx context.Context, calls ...call) ([]outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Deadline)
 	defer cancel()
+	return s.all(ctx, calls...)
+}
+
+// all carries out calls that all have to succeed.
+func (s *Store) all(ctx context.Context, calls ...call) ([]outcome, error) {
 	outcomes, err := s.db.run(ctx, calls...)
 	for _, outcome := range outcomes {
 		if err == nil {
@@ -142,8 +147,7 @@ func scan(rows [][]string, into ...*int64) error {
 // Peek implements ratelimit.Store.
 func (s *Store) Peek(ctx context.Context, entries []ratelimit.Entry) ([]ratelimit.Row, error) {
 	shape := shapeOf(entries)
-	_, read := shape.arguments(entries, s.now())
-	outcomes, err := s.run(ctx, call{shape.statements().read, read})
+	outcomes, err := s.run(ctx, call{shape.statements().read, shape.readArguments(entries, s.now())})
 	if err != nil {
 		return nil, wrap("peek", err)
 	}
@@ -160,13 +164,14 @@ func (s *Store) Decide(ctx context.Context, entries []ratelimit.Entry) ([]rateli
 	defer cancel()
 	shape := shapeOf(entries)
 	text := shape.statements()
-	decide, read := shape.arguments(entries, s.now())
+	now := s.now()
+	decide := call{text.decide, shape.decideArguments(entries, now)}
 	answer := newAnswer(entries)
 	// A fresh process has no memory of where the last sweep was: it starts anywhere. A sweep that fails is no failure of the
 	// decision, and what it leaves another one takes.
 	sweep, args := s.inPassing()
 	if s.db.together() {
-		calls := []call{{text.decide, decide}, {text.read, read}}
+		calls := []call{decide, {text.read, shape.readArguments(entries, now)}}
 		if sweep != nil {
 			calls = append(calls, call{sweep.behind, args})
 		}
@@ -182,7 +187,7 @@ func (s *Store) Decide(ctx context.Context, entries []ratelimit.Entry) ([]rateli
 		}
 		return answer.complete()
 	}
-	outcomes, err := s.run(ctx, call{text.decide, decide})
+	outcomes, err := s.all(ctx, decide)
 	if err != nil {
 		return nil, wrap("decide", err)
 	}
@@ -191,7 +196,7 @@ func (s *Store) Decide(ctx context.Context, entries []ratelimit.Entry) ([]rateli
 	}
 	wrote := answer.missing < len(entries)
 	if answer.missing > 0 {
-		if outcomes, err = s.run(ctx, call{text.read, read}); err != nil {
+		if outcomes, err = s.all(ctx, call{text.read, shape.readArguments(entries, now)}); err != nil {
 			return nil, wrap("read after decide", err)
 		}
 		if err := answer.read(outcomes[0].rows); err != nil {
@@ -199,7 +204,7 @@ func (s *Store) Decide(ctx context.Context, entries []ratelimit.Entry) ([]rateli
 		}
 	}
 	if sweep != nil && wrote {
-		_, _ = s.run(ctx, call{sweep.alone, args})
+		_, _ = s.all(ctx, call{sweep.alone, args})
 	}
 	return answer.complete()
 }

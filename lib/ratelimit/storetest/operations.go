@@ -162,11 +162,7 @@ func operationsAgree(t *testing.T, s *suite) {
 func rotationShares(t *testing.T, s *suite) {
 	random := seeded(t)
 	old, young := s.rotating(Secret, otherSecret), s.rotating(otherSecret, Secret)
-	alone := *s
-	var err error
-	if alone.limiter, err = ratelimit.New(s.Store, otherSecret, ratelimit.Config{Deadline: patience}); err != nil {
-		t.Fatal(err)
-	}
+	alone := s.alone(otherSecret)
 	audits := 0
 	for stream := range s.streams() {
 		policy := randomPolicy(random, algorithms[random.IntN(5)], fmt.Sprintf("rotation-%d", stream))
@@ -202,7 +198,7 @@ func rotationShares(t *testing.T, s *suite) {
 			decide(young, 1)
 		}
 		for range 5 {
-			decide(&alone, randomCost(random, policy))
+			decide(alone, randomCost(random, policy))
 		}
 		audits += len(key.audits)
 	}
@@ -214,13 +210,7 @@ func rotationShares(t *testing.T, s *suite) {
 // alone is the suite with a limiter that has one secret.
 func (s *suite) alone(secret []byte) *suite {
 	s.t.Helper()
-	limiter, err := ratelimit.New(s.Store, secret, ratelimit.Config{Deadline: patience})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	alone := *s
-	alone.limiter = limiter
-	return &alone
+	return s.rotating(secret, nil)
 }
 
 // Row E4: while the secret changes an operator's last word counts, whichever instance was told it, and outlives the old secret

@@ -641,33 +641,14 @@ func exemptBucketStays(t *testing.T, s *suite) {
 // The old row under the first secret was written more often than the new one, and is older all the same.
 func rotationEnds(t *testing.T, s *suite) {
 	newSecret := []byte("another secret of tests, as long")
-	make := func(secret, other []byte) *ratelimit.Limiter {
-		limiter, err := ratelimit.New(s.Store, secret, ratelimit.Config{OtherSecret: other, Deadline: patience})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return limiter
-	}
 	policy := fixed("rotated", 10, time.Minute)
-	pass := func(limiter *ratelimit.Limiter) (passed int) {
-		for range 20 {
-			decision, err := limiter.Decide(context.Background(), policy.Charge("someone"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if decision.Allowed {
-				passed++
-			}
-		}
-		return passed
-	}
-	first, second, third := make(Secret, newSecret), make(newSecret, Secret), make(newSecret, nil)
+	first, second, third := s.rotating(Secret, newSecret), s.rotating(newSecret, Secret), s.alone(newSecret)
 	for window := range 3 {
 		s.clock.At(time.Duration(window) * time.Minute)
-		pass(first)
+		first.countAdmitted(policy, 20)
 	}
 	s.clock.At(5 * time.Minute)
-	if a, b := pass(third), pass(second); a != 10 || b != 0 {
+	if a, b := third.countAdmitted(policy, 20), second.countAdmitted(policy, 20); a != 10 || b != 0 {
 		t.Fatalf("%d passed by an instance with the new secret alone, then %d by one with both, want 10 and 0", a, b)
 	}
 }
