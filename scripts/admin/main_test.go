@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,20 +12,10 @@ import (
 	"github.com/weirlimits/weir/lib/app"
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/migration"
+	"github.com/weirlimits/weir/lib/testkit/repo"
 	"github.com/weirlimits/weir/lib/testkit/turso"
 	"github.com/weirlimits/weir/scripts/internal/command"
 )
-
-// project makes a folder that looks like the project's, and the working directory.
-func project(t *testing.T) string {
-	t.Helper()
-	root := t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(root, "api"), 0o755), os.WriteFile(filepath.Join(root, "vercel.json"), []byte("{}"), 0o644)); err != nil {
-		t.Fatal(err)
-	}
-	t.Chdir(root)
-	return root
-}
 
 func migrated(t *testing.T, url string) *accounts.Accounts {
 	t.Helper()
@@ -60,7 +49,7 @@ func TestTheFirstAdminIsMadeByACommand(t *testing.T) {
 		"Turso server":  func(t *testing.T, _ string) string { return turso.Start(t).URL },
 	} {
 		t.Run(name, func(t *testing.T) {
-			root := project(t)
+			root := repo.Project(t)
 			url := open(t, root)
 			a := migrated(t, url)
 			env := map[string]string{"DEMO": "maybe", "RATE_LIMIT_SECRET": "short", "TURSO_DATABASE_URL": url}
@@ -115,7 +104,7 @@ func TestTheFirstAdminIsMadeByACommand(t *testing.T) {
 }
 
 func TestADatabaseThatIsNotMigratedIsAnsweredWithTheCommandThatMendsIt(t *testing.T) {
-	project(t)
+	repo.Project(t)
 	code, stdout, stderr := admin(t, nil, "", "create", "anna")
 	if code != command.Failed || stdout != "" || !strings.Contains(stderr, "go run ./scripts/migrate up") || strings.Count(stderr, "admin: ") != 1 {
 		t.Errorf("got code %d, %q, %q", code, stdout, stderr)
@@ -123,7 +112,7 @@ func TestADatabaseThatIsNotMigratedIsAnsweredWithTheCommandThatMendsIt(t *testin
 }
 
 func TestWrongUsageHasACodeOfItsOwnAndHelpHasNone(t *testing.T) {
-	project(t)
+	repo.Project(t)
 	for _, args := range [][]string{
 		nil, {"create"}, {"create", "anna", "a password in argv"}, {"create", "-"}, {"promote"}, {"promote", "anna", "-"}, {"demote", "a", "b", "c"},
 		{"list", "anna"}, {"delete", "anna"}, {"create", "x"}, {"promote", "not a name"}, {"create", ""}, {"create", "a b", "-"}, {""},

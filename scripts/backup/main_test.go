@@ -21,22 +21,12 @@ import (
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/migration"
 	"github.com/weirlimits/weir/lib/testkit/databases"
+	"github.com/weirlimits/weir/lib/testkit/repo"
 	"github.com/weirlimits/weir/lib/testkit/turso"
 	"github.com/weirlimits/weir/scripts/internal/command"
 )
 
 const secret = "a secret of the tests of backups, long enough"
-
-// project makes a folder that looks like the project's, and the working directory.
-func project(t *testing.T) string {
-	t.Helper()
-	root := t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(root, "api"), 0o755), os.WriteFile(filepath.Join(root, "vercel.json"), []byte("{}"), 0o644)); err != nil {
-		t.Fatal(err)
-	}
-	t.Chdir(root)
-	return root
-}
 
 // backup runs the command in this process.
 func backup(t *testing.T, url string, args ...string) (code int, stdout, stderr string) {
@@ -138,7 +128,7 @@ func (w *world) borrow() string {
 
 // Row F5: the embedded file, copied while others write to it, and put in its place in another project.
 func TestTheEmbeddedFileIsBackedUpWhileItIsUsedAndRestored(t *testing.T) {
-	root := project(t)
+	root := repo.Project(t)
 	db := databases.Open(t, app.LocalDatabaseURL(root))
 	w := open(t, db, secret)
 	w.fill(db)
@@ -186,7 +176,7 @@ func TestTheEmbeddedFileIsBackedUpWhileItIsUsedAndRestored(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			restored := project(t)
+			restored := repo.Project(t)
 			text, err := os.ReadFile(copied)
 			if err != nil {
 				t.Fatal(err)
@@ -200,7 +190,7 @@ func TestTheEmbeddedFileIsBackedUpWhileItIsUsedAndRestored(t *testing.T) {
 }
 
 func TestWhatCannotBeCopiedIsSaidAndLeavesNoFile(t *testing.T) {
-	root := project(t)
+	root := repo.Project(t)
 	folder := t.TempDir()
 	target := filepath.Join(folder, "copy.db")
 	fails := func(name, url, says string) {

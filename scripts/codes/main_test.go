@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,19 +10,9 @@ import (
 	"github.com/weirlimits/weir/lib/app"
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/migration"
+	"github.com/weirlimits/weir/lib/testkit/repo"
 	"github.com/weirlimits/weir/scripts/internal/command"
 )
-
-// project makes a folder that looks like the project's, and the working directory.
-func project(t *testing.T) string {
-	t.Helper()
-	root := t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(root, "api"), 0o755), os.WriteFile(filepath.Join(root, "vercel.json"), []byte("{}"), 0o644)); err != nil {
-		t.Fatal(err)
-	}
-	t.Chdir(root)
-	return root
-}
 
 // topUp runs the command in this process.
 func topUp(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
@@ -38,7 +27,7 @@ func topUp(t *testing.T, env map[string]string, args ...string) (code int, stdou
 }
 
 func TestThePoolIsToppedUpOnceWithTheDatabasesSettingsAlone(t *testing.T) {
-	root := project(t)
+	root := repo.Project(t)
 	db, err := database.Open(database.Config{URL: app.LocalDatabaseURL(root)})
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +52,7 @@ func TestThePoolIsToppedUpOnceWithTheDatabasesSettingsAlone(t *testing.T) {
 }
 
 func TestADatabaseThatIsNotMigratedIsAnsweredWithTheCommandThatMendsIt(t *testing.T) {
-	project(t)
+	repo.Project(t)
 	code, stdout, stderr := topUp(t, nil, "7")
 	if code != command.Failed || stdout != "" || !strings.Contains(stderr, "go run ./scripts/migrate up") {
 		t.Errorf("got code %d, %q, %q", code, stdout, stderr)
@@ -71,7 +60,7 @@ func TestADatabaseThatIsNotMigratedIsAnsweredWithTheCommandThatMendsIt(t *testin
 }
 
 func TestWrongUsageHasACodeOfItsOwnAndHelpHasNone(t *testing.T) {
-	project(t)
+	repo.Project(t)
 	for _, args := range [][]string{nil, {"1", "2"}, {"x"}, {"-1"}, {"10001"}, {"1e2"}, {""}} {
 		if code, stdout, stderr := topUp(t, nil, args...); code != command.WrongUsage || stdout != "" || !strings.Contains(stderr, "0 to 10000") {
 			t.Errorf("%q: got code %d, %q, %q; want %d and what is allowed", args, code, stdout, stderr, command.WrongUsage)

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,24 +12,14 @@ import (
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/migration"
 	"github.com/weirlimits/weir/lib/partners"
+	"github.com/weirlimits/weir/lib/testkit/repo"
 	"github.com/weirlimits/weir/scripts/internal/command"
 )
-
-// project makes a folder that looks like the project's, and the working directory.
-func project(t *testing.T) string {
-	t.Helper()
-	root := t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(root, "api"), 0o755), os.WriteFile(filepath.Join(root, "vercel.json"), []byte("{}"), 0o644)); err != nil {
-		t.Fatal(err)
-	}
-	t.Chdir(root)
-	return root
-}
 
 // migrated makes a project with a database of the newest schema.
 func migrated(t *testing.T) *partners.Partners {
 	t.Helper()
-	db, err := database.Open(database.Config{URL: app.LocalDatabaseURL(project(t))})
+	db, err := database.Open(database.Config{URL: app.LocalDatabaseURL(repo.Project(t))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +80,7 @@ func TestKeysAreMadeListedChangedAndEnded(t *testing.T) {
 }
 
 func TestADatabaseThatIsNotMigratedIsAnsweredWithTheCommandThatMendsIt(t *testing.T) {
-	project(t)
+	repo.Project(t)
 	code, stdout, stderr := keys(t, "list")
 	if code != command.Failed || stdout != "" || !strings.Contains(stderr, "go run ./scripts/migrate up") {
 		t.Errorf("got code %d, %q, %q", code, stdout, stderr)

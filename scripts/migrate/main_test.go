@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +15,7 @@ import (
 	"github.com/weirlimits/weir/lib/app"
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/testkit/hrana"
+	"github.com/weirlimits/weir/lib/testkit/repo"
 	"github.com/weirlimits/weir/lib/testkit/turso"
 	"github.com/weirlimits/weir/scripts/internal/command"
 )
@@ -26,17 +26,6 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	os.Exit(m.Run())
-}
-
-// project makes a folder that looks like the project's, and the working directory.
-func project(t *testing.T) string {
-	t.Helper()
-	root := t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(root, "api"), 0o755), os.WriteFile(filepath.Join(root, "vercel.json"), []byte("{}"), 0o644)); err != nil {
-		t.Fatal(err)
-	}
-	t.Chdir(root)
-	return root
 }
 
 // migrate runs the command in this process.
@@ -56,7 +45,7 @@ func TestUpTwiceDownTwiceAndUp(t *testing.T) {
 		"Turso server":  func(t *testing.T) string { return turso.Start(t).URL },
 	} {
 		t.Run(name, func(t *testing.T) {
-			project(t)
+			repo.Project(t)
 			url := open(t)
 			for _, step := range []struct {
 				args string
@@ -83,7 +72,7 @@ func TestUpTwiceDownTwiceAndUp(t *testing.T) {
 }
 
 func TestWhatCannotBeDoneHasACodeAndASentence(t *testing.T) {
-	project(t)
+	repo.Project(t)
 	for _, args := range [][]string{nil, {"sideways"}, {"up", "1"}, {"down", "0"}, {"down", "-1"}, {"down", "all"}, {"force"}, {"force", "x"}, {"version", "1"}, {"up", "1", "2"}} {
 		if code, stdout, stderr := migrate(t, "", args...); code != command.WrongUsage || stdout != "" || !strings.HasPrefix(stderr, "usage:") {
 			t.Errorf("%q: got code %d, %q, %q; want %d and the usage", args, code, stdout, stderr, command.WrongUsage)
@@ -109,7 +98,7 @@ func TestWhatCannotBeDoneHasACodeAndASentence(t *testing.T) {
 }
 
 func TestOnlyTheDatabasesSettingsAreRead(t *testing.T) {
-	root := project(t)
+	root := repo.Project(t)
 	var out, problems bytes.Buffer
 	lookup := func(name string) (string, bool) {
 		value, found := map[string]string{"DEMO": "maybe", "STORE_DEADLINE": "soon"}[name]
@@ -124,7 +113,7 @@ func TestOnlyTheDatabasesSettingsAreRead(t *testing.T) {
 }
 
 func TestADirtyVersionIsReportedWithTheCommandsThatMendIt(t *testing.T) {
-	root := project(t)
+	root := repo.Project(t)
 	if code, _, stderr := migrate(t, "", "up"); code != 0 {
 		t.Fatal(stderr)
 	}
@@ -144,7 +133,7 @@ func TestADirtyVersionIsReportedWithTheCommandsThatMendIt(t *testing.T) {
 }
 
 func TestACommandThatIsStoppedEndsWithAnError(t *testing.T) {
-	project(t)
+	repo.Project(t)
 	server := hrana.Start(t, hrana.Config{Hook: func(int, hrana.Request) hrana.Action {
 		return hrana.Action{Hold: t.Context().Done()}
 	}})
@@ -237,7 +226,7 @@ func TestTwoProcessesAtOnceMigrateOnce(t *testing.T) {
 		return schema(t, openURL(t, url))
 	}
 	t.Run("embedded file", func(t *testing.T) {
-		root := project(t)
+		root := repo.Project(t)
 		want := want(t, "file:"+filepath.Join(t.TempDir(), "alone.db"))
 		for i := range rounds {
 			url := fmt.Sprintf("file:%s/%d.db", t.TempDir(), i)
@@ -248,7 +237,7 @@ func TestTwoProcessesAtOnceMigrateOnce(t *testing.T) {
 		}
 	})
 	t.Run("Turso server", func(t *testing.T) {
-		root := project(t)
+		root := repo.Project(t)
 		url := turso.Start(t).URL
 		want := want(t, url)
 		for range rounds {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 )
 
 // wd is the working directory the process started in; a test may have changed it since.
@@ -31,6 +32,18 @@ func Root() (string, error) {
 			return "", fmt.Errorf("repo: no go.mod in %s or above", wd)
 		}
 	}
+}
+
+// Project makes an empty folder that looks like the project's to the commands, and makes it the working directory until the
+// test ends.
+func Project(t testing.TB) string {
+	t.Helper()
+	root := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(root, "api"), 0o755), os.WriteFile(filepath.Join(root, "vercel.json"), []byte("{}"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(root)
+	return root
 }
 
 // Files lists the tree's files as a commit of everything would hold them: tracked ones and new ones that are not ignored,
