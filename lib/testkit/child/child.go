@@ -4,14 +4,13 @@
 package child
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
-	"sync"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -23,20 +22,24 @@ const pollInterval = 20 * time.Millisecond
 // Process is a started program. Its methods may be called from several goroutines.
 type Process struct {
 	cmd  *exec.Cmd
-	out  *output
+	out  string // the file that it prints to
 	done chan struct{}
 	err  error // valid once done is closed
 }
 
 // Start starts cmd in a process group of its own and stops that group when the test ends. What the program prints is kept
-// for Output; cmd must leave Stdout and Stderr unset.
+// for Output; cmd must leave Stdout and Stderr unset. It prints to a file and not through a pipe, which somebody would have to
+// empty: so Output has all that the program printed before it answered.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
-	p := &Process{cmd: cmd, out: &output{}, done: make(chan struct{})}
-	cmd.Stdout, cmd.Stderr = p.out, p.out
+	p := &Process{cmd: cmd, out: filepath.Join(t.TempDir(), "output"), done: make(chan struct{})}
+	out, err := os.OpenFile(p.out, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatalf("child: %v", err)
+	}
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// A grandchild that left the group may keep the output pipe open: don't wait for it.
-	cmd.WaitDelay = time.Second
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("child: start %s: %v", cmd.Path, err)
 	}
@@ -62,7 +65,13 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Output is what the program has printed so far, standard output and error mixed as they came.
-func (p *Process) Output() string { return p.out.String() }
+func (p *Process) Output() string {
+	printed, err := os.ReadFile(p.out)
+	if err != nil {
+		return err.Error()
+	}
+	return string(printed)
+}
 
 // Await calls ready until it returns nil. It returns an error that includes the program's output when the program ends first
 // or ctx does.
@@ -103,22 +112,4 @@ func SkipUnlessCI(t testing.TB, reason string) {
 		t.Fatalf("%s, and in CI nothing may be skipped", reason)
 	}
 	t.Skip(reason)
-}
-
-// output is a buffer that a program writes while a test reads.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
 }
