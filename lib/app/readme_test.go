@@ -104,3 +104,45 @@ func TestEverySettingThatIsWrongIsNamedAtTheFirstRequest(t *testing.T) {
 		})
 	}
 }
+
+// Rows D5, C14: the guide has one picture of all limits, and says when to take which algorithm and which key.
+func TestTheGuideHasEveryLimitInItsPlaceAndEveryAlgorithmAndKey(t *testing.T) {
+	guide, err := os.ReadFile("../../docs/guide.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(guide), "\n## Where each limit belongs\n")
+	_, picture, _ := strings.Cut(section, "```\n")
+	picture, rest, found := strings.Cut(picture, "```\n")
+	if !found {
+		t.Fatal("there is no picture")
+	}
+	drawn := strings.FieldsFunc(picture, func(r rune) bool { return r != '-' && (r < 'a' || r > 'z') })
+	for _, policy := range builtIn {
+		if !slices.Contains(drawn, policy.Name) {
+			t.Errorf("the picture lacks %s", policy.Name)
+		}
+	}
+	for _, place := range []string{"edge", "gateway", "authentication", "outbound"} {
+		if !strings.Contains(picture, "─ "+place+": ") {
+			t.Errorf("the picture has no place %q", place)
+		}
+	}
+	for _, part := range []string{"the rules at the edge", "an instance", "the database does not answer", "the SMS gateway", "the mail server", "the receiver of alerts"} {
+		if !strings.Contains(rest, part) {
+			t.Errorf("nothing says what happens while %s is down", part)
+		}
+	}
+	for heading, words := range map[string][]string{
+		"## Which algorithm": {"fixed window", "sliding window", "sliding log", "token bucket", "leaky bucket"},
+		"## Which key":       {"address", "account", "API key", "phone"},
+	} {
+		_, section, _ := strings.Cut(string(guide), "\n"+heading+"\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		for _, word := range words {
+			if !strings.Contains(section, word) {
+				t.Errorf("%q says nothing of %s", heading, word)
+			}
+		}
+	}
+}
