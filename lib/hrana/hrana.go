@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -176,13 +175,13 @@ func (c *Client) post(ctx context.Context, statements []Statement, closing bool)
 	if err != nil {
 		return nil, err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, io.NopCloser(&body))
+	// One piece in memory, which net/http sends together with the header: of other readers it doesn't know that they won't keep
+	// it waiting, and writes the header first, in a call and a packet of its own.
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
 		return nil, errors.New("hrana: the server's URL can't be asked")
 	}
-	for _, part := range body {
-		request.ContentLength += int64(len(part))
-	}
+	request.GetBody = nil // nothing is sent twice
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("User-Agent", userAgent)
 	if c.bearer != "" {
@@ -230,18 +229,20 @@ func (c *Client) networkError(ctx context.Context, err error) error {
 	}
 }
 
-// encode makes a pipeline request, in parts: the texts, which are most of it, are not copied.
-func encode(statements []Statement, closing bool) (net.Buffers, error) {
-	parts := make(net.Buffers, 0, 2*len(statements)+1)
-	b := make([]byte, 0, 512)
+// encode makes a pipeline request.
+func encode(statements []Statement, closing bool) ([]byte, error) {
+	size := 64
+	for _, statement := range statements {
+		size += 64 + len(statement.Text.quoted) + 64*len(statement.Args)
+	}
+	b := make([]byte, 0, size)
 	b = append(b, `{"requests":[`...)
 	for i, statement := range statements {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = append(b, `{"type":"execute","stmt":{"sql":`...)
-		parts = append(parts, b, statement.Text.quoted)
-		b = b[len(b):]
+		b = append(b, statement.Text.quoted...)
 		b = append(b, `,"args":[`...)
 		for j, arg := range statement.Args {
 			if j > 0 {
@@ -257,7 +258,7 @@ func encode(statements []Statement, closing bool) (net.Buffers, error) {
 	if closing {
 		b = append(b, `,{"type":"close"}`...)
 	}
-	return append(parts, append(b, `]}`...)), nil
+	return append(b, `]}`...), nil
 }
 
 func appendValue(b []byte, value any) (_ []byte, err error) {
