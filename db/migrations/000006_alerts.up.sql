@@ -5,14 +5,15 @@
 CREATE TABLE alerts (
   id           INTEGER PRIMARY KEY AUTOINCREMENT,
   at_micros    INTEGER NOT NULL, -- when it was raised
-  kind         TEXT    NOT NULL, -- repeated-refusals
-  policy       TEXT    NOT NULL,
-  key          INTEGER NOT NULL, -- as in rate_limit_audit
-  windows      INTEGER NOT NULL, -- with a refusal, of this episode up to now
-  last_micros  INTEGER NOT NULL, -- the first refusal of the last of them
+  kind         TEXT    NOT NULL, -- repeated-refusals, credential-stuffing
+  policy       TEXT    NOT NULL, -- that refused; of credential-stuffing sign-in
+  key          INTEGER NOT NULL, -- as in rate_limit_audit; of credential-stuffing the attack's id
+  windows      INTEGER NOT NULL, -- with a refusal, of this episode up to now; of an attack minutes in which it was seen
+  last_micros  INTEGER NOT NULL, -- the first refusal of the last of them; when the attack was last seen
   attempts     INTEGER NOT NULL, -- to send it
   next_micros  INTEGER,          -- when the next one is due; NULL when there is none any more
-  sent_micros  INTEGER           -- when the receiver took it
+  sent_micros  INTEGER,          -- when the receiver took it
+  figures      TEXT              -- JSON, of credential-stuffing: what was seen when it began
 ) STRICT;
 
 -- The newest alert of a key.

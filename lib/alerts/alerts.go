@@ -1,5 +1,5 @@
 // Package alerts keeps what an operator should hear of, and sends it. What raises an alert is db/migrations: a trigger, in the
-// statement that audits a refusal.
+// statement that audits a refusal, or that begins an attack.
 package alerts
 
 import (
@@ -12,9 +12,14 @@ import (
 	"github.com/weirlimits/weir/lib/tables"
 )
 
-// RepeatedRefusals is the kind of an alert that says: the limit of one account refused in three windows within an hour. The
-// trigger alerts_raise has the figures.
-const RepeatedRefusals = "repeated-refusals"
+// The kinds of alerts.
+const (
+	// RepeatedRefusals says: the limit of one account refused in three windows within an hour. The trigger alerts_raise has the
+	// figures.
+	RepeatedRefusals = "repeated-refusals"
+	// CredentialStuffing says: an attack on passwords all over began, see lib/stuffing.
+	CredentialStuffing = "credential-stuffing"
+)
 
 // Attempts is how often an alert is offered to its receiver at the most. After the first attempt the next is due in a minute,
 // after each further one in twice as long, and so the last about eight and a half hours after the first.
@@ -46,19 +51,20 @@ var (
 	ErrSend  = errors.New("alerts: not sent")
 )
 
-// Alert is one of an episode: windows with refusals, of which no two that follow each other lie more than an hour apart. After
-// a day an episode that goes on raises another.
+// Alert is one of an episode: windows with refusals, of which no two that follow each other lie more than an hour apart, and
+// after a day an episode that goes on raises another; or an attack, from its begin to its end.
 type Alert struct {
 	ID       int64 // grows with time, and is never used again
 	At       time.Time
 	Kind     string
 	Policy   string
-	Key      int64 // of the subject, as in the audit: an HMAC
-	Windows  int64 // with a refusal up to now
+	Key      int64 // of the subject, as in the audit: an HMAC; or the number of an attack
+	Windows  int64 // with a refusal up to now; or minutes in which an attack was seen
 	Last     time.Time
 	Attempts int64     // to send it, up to now
 	Next     time.Time // when the next attempt is due; zero when there is none any more
 	Sent     time.Time // zero until the receiver took it
+	Figures  string    // of an attack, when it began: stuffing.Figures in JSON
 }
 
 // Sender offers an alert to whoever should hear of it. An error means that it may not have been taken: then it is offered
@@ -88,7 +94,7 @@ func New(db *sql.DB, config Config) *Alerts {
 	return &Alerts{db: db, config: config}
 }
 
-const columns = `id, at_micros, kind, policy, key, windows, last_micros, attempts, next_micros, sent_micros`
+const columns = `id, at_micros, kind, policy, key, windows, last_micros, attempts, next_micros, sent_micros, figures`
 
 const page = `
 SELECT ` + columns + `
@@ -122,7 +128,9 @@ func scan(row interface{ Scan(...any) error }) (Alert, error) {
 	var a Alert
 	var at, last int64
 	var next, sent sql.NullInt64
-	err := row.Scan(&a.ID, &at, &a.Kind, &a.Policy, &a.Key, &a.Windows, &last, &a.Attempts, &next, &sent)
+	var figures sql.NullString
+	err := row.Scan(&a.ID, &at, &a.Kind, &a.Policy, &a.Key, &a.Windows, &last, &a.Attempts, &next, &sent, &figures)
+	a.Figures = figures.String
 	a.At, a.Last = time.UnixMicro(at).UTC(), time.UnixMicro(last).UTC()
 	if next.Valid {
 		a.Next = time.UnixMicro(next.Int64).UTC()

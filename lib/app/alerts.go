@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/weirlimits/weir/lib/alerts"
+	"github.com/weirlimits/weir/lib/stuffing"
 	"github.com/weirlimits/weir/lib/webhook"
 )
 
@@ -58,39 +59,48 @@ func alertSender(settings Settings) alerts.Sender {
 
 type alertWebhook struct{ webhook *webhook.Webhook }
 
-// alertMessage is what a receiver gets. It names nobody.
+// alertMessage is what a receiver gets. It names nobody. Key is of repeated refusals, Attack of credential stuffing.
 type alertMessage struct {
-	ID      string    `json:"id"` // the message's too
-	Kind    string    `json:"kind"`
-	At      time.Time `json:"at"`
-	Policy  string    `json:"policy"`
-	Key     string    `json:"key"`
-	Windows int64     `json:"windows"`
-	LastAt  time.Time `json:"lastAt"`
-	Attempt int64     `json:"attempt"`
-	Text    string    `json:"text"`
+	ID      string            `json:"id"` // the message's too
+	Kind    string            `json:"kind"`
+	At      time.Time         `json:"at"`
+	Policy  string            `json:"policy"`
+	Key     string            `json:"key,omitempty"`
+	Windows int64             `json:"windows"`
+	LastAt  time.Time         `json:"lastAt"`
+	Attempt int64             `json:"attempt"`
+	Text    string            `json:"text"`
+	Attack  *stuffing.Figures `json:"attack,omitempty"`
 }
 
 // Send implements alerts.Sender.
 func (w alertWebhook) Send(ctx context.Context, alert alerts.Alert) error {
-	// With the time, it is another one than any of a database that was made anew.
-	id := fmt.Sprintf("alert-%d-%d", alert.ID, alert.At.UnixMicro())
-	body, err := json.Marshal(alertMessage{
-		ID:      id,
+	message := alertMessage{
+		// With the time, it is another one than any of a database that was made anew.
+		ID:      fmt.Sprintf("alert-%d-%d", alert.ID, alert.At.UnixMicro()),
 		Kind:    alert.Kind,
 		At:      alert.At,
 		Policy:  alert.Policy,
-		Key:     keyText(alert.Key),
 		Windows: alert.Windows,
 		LastAt:  alert.Last,
 		Attempt: alert.Attempts,
-		Text: fmt.Sprintf("The limit %s has refused one account in %d windows, the last at %s.",
-			alert.Policy, alert.Windows, alert.Last.Format(time.RFC3339)),
-	})
+	}
+	if alert.Kind == alerts.CredentialStuffing {
+		message.Attack = &stuffing.Figures{}
+		if err := json.Unmarshal([]byte(alert.Figures), message.Attack); err != nil {
+			return errors.New("app: an attack whose figures can't be read")
+		}
+		message.Text = attackText(*message.Attack, alert.At)
+	} else {
+		message.Key = keyText(alert.Key)
+		message.Text = fmt.Sprintf("The limit %s has refused one account in %d windows, the last at %s.",
+			alert.Policy, alert.Windows, alert.Last.Format(time.RFC3339))
+	}
+	body, err := json.Marshal(message)
 	if err != nil {
 		return errors.New("app: an alert that can't be written as JSON")
 	}
-	return w.webhook.Post(ctx, id, body)
+	return w.webhook.Post(ctx, message.ID, body)
 }
 
 // keyText writes a key of the limiter's, the first 63 bits of an HMAC.

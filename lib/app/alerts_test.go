@@ -79,8 +79,8 @@ func hooked(t *testing.T, h *hook, change ...func(*app.Settings)) *world {
 }
 
 // beside is another process on the database of a world.
-func beside(t *testing.T, h *hook, w *world) *world {
-	other := hooked(t, h, func(s *app.Settings) { s.DatabaseURL = w.url })
+func beside(t *testing.T, h *hook, w *world, change ...func(*app.Settings)) *world {
+	other := hooked(t, h, append(change, func(s *app.Settings) { s.DatabaseURL = w.url })...)
 	other.clock.At(w.clock.Now().Sub(storetest.Start))
 	return other
 }

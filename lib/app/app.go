@@ -26,6 +26,7 @@ import (
 	"github.com/weirlimits/weir/lib/ratelimit/sqlstore"
 	"github.com/weirlimits/weir/lib/sandbox"
 	"github.com/weirlimits/weir/lib/sms"
+	"github.com/weirlimits/weir/lib/stuffing"
 	"github.com/weirlimits/weir/lib/web"
 )
 
@@ -73,6 +74,7 @@ type App struct {
 	wait        func(context.Context, time.Duration) error
 	sandbox     *sandbox.Sandbox
 	alerts      *alerts.Alerts
+	stuffing    *stuffing.Detector // nil when it is off
 	alerted     atomic.Bool             // since it last looked, this process has refused something that may raise an alert
 	handlers    map[string]http.Handler // by route
 }
@@ -140,6 +142,9 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 		Refused:        a.refused,
 	})
 	a.alerts = alerts.New(db.DB, alerts.Config{Now: config.Now, Sender: alertSender(settings), Retention: settings.AuditRetention})
+	if settings.Stuffing != nil {
+		a.stuffing = stuffing.New(db.DB, stuffing.Config{Now: config.Now, Secret: settings.Secret, Thresholds: *settings.Stuffing})
+	}
 	a.mail = a.outbox
 	if settings.SMTP != nil {
 		a.mail = mail.NewSMTP(*settings.SMTP)
@@ -252,7 +257,7 @@ func storage(err error) error {
 		}
 	case errors.Is(err, accounts.ErrStore), errors.Is(err, codes.ErrStore), errors.Is(err, ailog.ErrStore), errors.Is(err, evaluations.ErrStore),
 		errors.Is(err, mail.ErrStore), errors.Is(err, alerts.ErrStore), errors.Is(err, partners.ErrStore), errors.Is(err, otp.ErrStore),
-		errors.Is(err, sms.ErrStore):
+		errors.Is(err, sms.ErrStore), errors.Is(err, stuffing.ErrStore):
 		return web.Unavailable(err)
 	}
 	return err

@@ -30,6 +30,7 @@ import (
 // world is an application on an embedded file, as seen by clients at many addresses, with a clock that tests set.
 type world struct {
 	t       *testing.T
+	app     *app.App
 	handler http.Handler
 	clock   *storetest.Clock
 	db      *database.DB
@@ -103,7 +104,7 @@ func newWorld(t *testing.T, change ...func(*app.Settings)) *world {
 	for _, route := range app.Routes() {
 		mux.Handle("/api/"+route, application.Handler(route))
 	}
-	w.handler, w.db, w.url = mux, db, settings.DatabaseURL
+	w.app, w.handler, w.db, w.url = application, mux, db, settings.DatabaseURL
 	return w
 }
 

@@ -350,16 +350,22 @@ func (a *App) usage(call *web.Call) (web.Reply, error) {
 const sweepRows = 1000
 
 // sweep sends the alerts that are due, and then deletes what is expired as long as it may: counters, then rows of the audit,
-// alerts, messages in the outbox, one-time codes, sessions and devices. What it leaves the next one takes.
+// alerts, messages in the outbox, one-time codes, figures of sign-ins, sessions and devices. What it leaves the next one takes.
 func (a *App) sweep(call *web.Call) (web.Reply, error) {
 	ctx, cancel := context.WithTimeout(call.Context(), sweepTime)
 	defer cancel()
 	a.sendAlerts(ctx, alertSweepTime)
+	figures := func(ctx context.Context) (int64, bool, error) {
+		if a.stuffing == nil {
+			return 0, true, nil
+		}
+		return a.stuffing.Sweep(ctx)
+	}
 	people := func(ctx context.Context) (int64, bool, error) { return a.accounts.Sweep(ctx, sweepRows) }
 	var deleted int64
 	done := true
 	for _, sweep := range []func(context.Context) (int64, bool, error){
-		a.service.Sweep, a.store.SweepAudit, a.alerts.Sweep, a.outbox.Sweep, a.otp.Sweep, people,
+		a.service.Sweep, a.store.SweepAudit, a.alerts.Sweep, a.outbox.Sweep, a.otp.Sweep, figures, people,
 	} {
 		n, through, err := sweep(ctx)
 		if err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/weirlimits/weir/lib/policies"
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/sms"
+	"github.com/weirlimits/weir/lib/stuffing"
 	"github.com/weirlimits/weir/lib/webhook"
 )
 
@@ -87,6 +88,9 @@ type Settings struct {
 	// Webhook is where alerts are sent. Nil: they are only kept.
 	Webhook *webhook.Config
 
+	// Stuffing says from when on it is noticed that passwords are tried all over. Nil: sign-ins are not counted for that.
+	Stuffing *stuffing.Thresholds
+
 	// AuditRetention is how long rows of the audit and alerts are kept. Zero, which LoadSettings never gives: for ever.
 	AuditRetention time.Duration
 
@@ -151,6 +155,8 @@ func LoadSettings(lookup func(string) (string, bool), root string) (Settings, er
 
 	s.Webhook = e.webhook("ALERT_WEBHOOK_URL", "ALERT_WEBHOOK_SECRET")
 	s.AuditRetention = e.duration("AUDIT_RETENTION", defaultAuditRetention, minAuditRetention, maxAuditRetention, "720h")
+
+	s.Stuffing = e.stuffing()
 
 	s.StoreDeadline = e.duration("STORE_DEADLINE", database.DefaultDeadline, minStoreDeadline, maxStoreDeadline, "500ms")
 	s.Instances = e.number("EXPECTED_INSTANCES", maxInstances)
@@ -324,6 +330,45 @@ func (e *environment) number(name string, most int) int {
 		return 0
 	}
 	return n
+}
+
+// numberFrom reads a whole number from least to most, or what it is when it is left out.
+func (e *environment) numberFrom(name string, least, most, byDefault int64) int64 {
+	text := e.text(name)
+	if text == "" {
+		return byDefault
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < least || n > most {
+		e.fail(name, fmt.Sprintf("is %q: allowed is a whole number from %d to %d", text, least, most))
+		return byDefault
+	}
+	return n
+}
+
+// The bounds of what an attack is. Fewer failures than some people make in an hour, twice the normal ones, or a share that any
+// Monday has, would be one every day.
+const (
+	minStuffingFailures, maxStuffingFailures = 10, 1_000_000
+	minStuffingFactor, maxStuffingFactor     = 3, 100
+	minStuffingRatio, maxStuffingRatio       = 50, 100
+)
+
+// stuffing reads from when on passwords are tried all over; nil when that is off.
+func (e *environment) stuffing() *stuffing.Thresholds {
+	thresholds := &stuffing.Thresholds{
+		MinFailures:  e.numberFrom("STUFFING_MIN_FAILURES", minStuffingFailures, maxStuffingFailures, stuffing.DefaultMinFailures),
+		Factor:       e.numberFrom("STUFFING_FACTOR", minStuffingFactor, maxStuffingFactor, stuffing.DefaultFactor),
+		RatioPercent: e.numberFrom("STUFFING_RATIO_PERCENT", minStuffingRatio, maxStuffingRatio, stuffing.DefaultRatioPercent),
+	}
+	switch text := e.text("STUFFING_DETECTION"); text {
+	case "", "on":
+		return thresholds
+	case "off":
+	default:
+		e.fail("STUFFING_DETECTION", fmt.Sprintf("is %q: allowed are on and off", text))
+	}
+	return nil
 }
 
 // webhook reads where alerts go, and what they are signed with, if anything.

@@ -108,6 +108,7 @@ func (a *App) checkPassword(call *web.Call, in credentials) (web.Reply, error) {
 	device, _ := call.Context().Value(deviceKey{}).(accounts.Device)
 	account, session, err := a.accounts.SignIn(call.Context(), in.Username, in.Password, device)
 	a.guessed(call, err)
+	a.observe(call, in.Username, err)
 	if errors.Is(err, accounts.ErrCredentials) {
 		return web.Reply{}, web.Unauthorized("The user name or the password is wrong.")
 	}

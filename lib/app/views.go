@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/weirlimits/weir/lib/ailog"
 	"github.com/weirlimits/weir/lib/alerts"
 	"github.com/weirlimits/weir/lib/ratelimit"
@@ -102,16 +104,17 @@ func (a *App) viewAudit(call *web.Call, keys bool) (web.Reply, error) {
 }
 
 type alertItem struct {
-	ID            int64     `json:"id"`
-	At            time.Time `json:"at"`
-	Kind          string    `json:"kind"`
-	Policy        string    `json:"policy"`
-	Windows       int64     `json:"windows"`
-	LastAt        time.Time `json:"lastAt"`
-	Attempts      int64     `json:"attempts"`
-	NextAttemptAt time.Time `json:"nextAttemptAt,omitzero"`
-	SentAt        time.Time `json:"sentAt,omitzero"`
-	Key           string    `json:"key,omitempty"`
+	ID            int64          `json:"id"`
+	At            time.Time      `json:"at"`
+	Kind          string         `json:"kind"`
+	Policy        string         `json:"policy"`
+	Windows       int64          `json:"windows"`
+	LastAt        time.Time      `json:"lastAt"`
+	Attempts      int64          `json:"attempts"`
+	NextAttemptAt time.Time      `json:"nextAttemptAt,omitzero"`
+	SentAt        time.Time      `json:"sentAt,omitzero"`
+	Key           string         `json:"key,omitempty"`
+	Attack        jsontext.Value `json:"attack,omitzero"`
 }
 
 func (a *App) viewAlerts(call *web.Call, keys bool) (web.Reply, error) {
@@ -128,7 +131,10 @@ func (a *App) viewAlerts(call *web.Call, keys bool) (web.Reply, error) {
 			if a.settings.Webhook != nil {
 				item.NextAttemptAt = alert.Next
 			}
-			if keys {
+			switch {
+			case alert.Kind == alerts.CredentialStuffing:
+				item.Attack = jsontext.Value(alert.Figures)
+			case keys:
 				item.Key = keyText(alert.Key)
 			}
 			return item, alert.ID
