@@ -74,7 +74,7 @@ type App struct {
 	wait        func(context.Context, time.Duration) error
 	sandbox     *sandbox.Sandbox
 	alerts      *alerts.Alerts
-	stuffing    *stuffing.Detector // nil when it is off
+	stuffing    *stuffing.Detector      // nil when it is off
 	alerted     atomic.Bool             // since it last looked, this process has refused something that may raise an alert
 	handlers    map[string]http.Handler // by route
 }

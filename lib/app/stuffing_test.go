@@ -33,7 +33,7 @@ func TestAnAttackIsOneAlertAndKnownToEveryProcessWhileItIsOn(t *testing.T) {
 	}
 	for minute := range 5 {
 		w.clock.At(time.Duration(minute) * time.Minute)
-		w.stuff(40)
+		w.stuff(60)
 		expect(t, w.signIn("203.0.113.1", "someone", rightPassword), http.StatusOK)
 	}
 	if !app.UnderAttack(w.app) || !app.UnderAttack(other().app) {
@@ -50,11 +50,11 @@ func TestAnAttackIsOneAlertAndKnownToEveryProcessWhileItIsOn(t *testing.T) {
 	text, _ := got[0]["text"].(string)
 	attack, _ := got[0]["attack"].(map[string]any)
 	if got[0]["kind"] != "credential-stuffing" || got[0]["policy"] != "sign-in" || got[0]["key"] != nil || got[0]["windows"] != 4.0 ||
-		got[0]["at"] != begun.Format(time.RFC3339) || !strings.Contains(text, "40 of 41 sign-ins failed in 5 minutes") {
+		got[0]["at"] != begun.Format(time.RFC3339) || !strings.Contains(text, "60 of 61 sign-ins failed in 5 minutes") {
 		t.Errorf("received was %v", got[0])
 	}
-	if attack["failures"] != 40.0 || attack["successes"] != 1.0 || attack["failuresPerMinute"] != 8.0 || attack["ratioPercent"] != 97.0 ||
-		attack["normalRatioPercent"] != 20.0 || attack["accounts"].(float64) < 35 || attack["addresses"].(float64) < 35 ||
+	if attack["failures"] != 60.0 || attack["successes"] != 1.0 || attack["failuresPerMinute"] != 12.0 || attack["ratioPercent"] != 98.0 ||
+		attack["normalRatioPercent"] != 20.0 || attack["accounts"].(float64) < 50 || attack["addresses"].(float64) < 50 ||
 		fmt.Sprint(attack["signs"]) != "[failures accounts-and-addresses failure-ratio]" {
 		t.Errorf("its figures are %v", attack)
 	}

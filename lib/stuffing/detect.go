@@ -21,8 +21,8 @@ const (
 
 // Thresholds say from when on a sign is one. Zero values are the defaults.
 type Thresholds struct {
-	// MinFailures is what has to fail, in five minutes or in an hour, for anything to be an attack: what happens on a small
-	// site in an hour by chance is less. A third of it is how many accounts or addresses it takes.
+	// MinFailures is what has to fail, in five minutes or in an hour, for anything to be an attack: a course of twenty people who
+	// sign in for the first time is less. A third of it is how many accounts or addresses it takes.
 	MinFailures int64
 	// Factor is how many times the normal failures are a spike. A sale brings people who forget twice as often as others.
 	Factor int64
@@ -32,7 +32,7 @@ type Thresholds struct {
 
 // The defaults of Thresholds. They hold on the days of the tests, see docs/design.md.
 const (
-	DefaultMinFailures  = 30
+	DefaultMinFailures  = 50
 	DefaultFactor       = 4
 	DefaultRatioPercent = 75
 )
@@ -54,8 +54,8 @@ func (t Thresholds) withDefaults() Thresholds {
 type Window struct {
 	Minutes             int64
 	Failures, Successes int64
-	// Late is how many of the failures were in the last quarter of the time.
-	Late int64
+	// LateFailures and LateSuccesses are those of the last quarter of the time; of a short window all.
+	LateFailures, LateSuccesses int64
 	// Accounts and Addresses are how many distinct ones failed: estimates.
 	Accounts, Addresses int64
 }
@@ -88,8 +88,8 @@ const (
 	// triesPerAccount is how often people who forgot their password try, on average. Lists are tried once for each account, so
 	// that many accounts are a sign at a half of the failures that are one.
 	triesPerAccount = 2
-	// A window's failures are over, and no sign of anything that goes on, when the last quarter has less than an eighth of them.
-	lateShare = 8
+	// What was in a window and is over is no sign: the last quarter of it has to look the same, with a quarter of the failures.
+	lateShare = 4
 )
 
 // normal is what to expect in a window: as many failures as there used to be, or as that many right passwords come with.
@@ -128,7 +128,8 @@ func median(values []float64) float64 {
 // suspicious says whether a window may show a sign, whatever the past was and whoever failed: without it neither is read.
 func (t Thresholds) suspicious(w Window) bool {
 	least := leastOdds * min(float64(t.Factor)/triesPerAccount, triesPerAccount)
-	return w.Failures >= t.MinFailures && float64(w.Failures) >= least*float64(w.Successes) && w.Late*lateShare >= w.Failures
+	return w.Failures >= t.MinFailures && float64(w.Failures) >= least*float64(w.Successes) &&
+		w.LateFailures*lateShare >= t.MinFailures && float64(w.LateFailures) >= least*float64(w.LateSuccesses)
 }
 
 // judge gives the signs that a window shows. It knows no clock: a window is complete, and its past lies before it.
@@ -139,18 +140,21 @@ func (t Thresholds) judge(w Window, before past) (signs []Sign) {
 	}
 	n := before.normal(w)
 	factor := float64(t.Factor)
-	if float64(w.Failures) >= factor*n.failures {
+	if float64(w.Failures) >= beyond(factor*n.failures) {
 		signs = append(signs, Spike)
 	}
-	if w.Accounts >= t.MinFailures && w.Addresses >= few && float64(w.Accounts) >= factor/triesPerAccount*n.failures {
+	if w.Accounts >= t.MinFailures && w.Addresses >= few && float64(w.Accounts) >= beyond(factor/triesPerAccount*n.failures) {
 		signs = append(signs, Spread)
 	}
 	// Twice its own past, for a site where most attempts always fail.
-	if w.Failures*100 >= t.RatioPercent*(w.Failures+w.Successes) && float64(w.Failures) >= 2*n.odds*float64(w.Successes) {
+	if w.Failures*100 >= t.RatioPercent*(w.Failures+w.Successes) && float64(w.Failures) >= beyond(2*n.odds*float64(w.Successes)) {
 		signs = append(signs, Ratio)
 	}
 	return signs
 }
+
+// beyond is what a count seldom reaches by chance where so many are to be expected: three standard deviations more.
+func beyond(expected float64) float64 { return expected + 3*math.Sqrt(expected) }
 
 // Figures are what an alert tells of an attack: of the window in which it was first seen.
 type Figures struct {
@@ -208,15 +212,20 @@ func (t Thresholds) look(minute int64, from source) (*Figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	windows[0].Late, windows[1].Late = windows[0].Failures, windows[2].Failures // a short one is late as a whole
+	for i, late := range []Window{windows[0], windows[2]} {
+		windows[i].LateFailures, windows[i].LateSuccesses = late.Failures, late.Successes
+	}
 	for i, in := range []span{short, long} {
 		w := windows[i]
 		if !t.suspicious(w) {
 			continue
 		}
-		before, err := readPast(in, from)
+		before, old, err := readPast(in, from)
 		if err != nil {
 			return nil, err
+		}
+		if old {
+			continue
 		}
 		accounts, addresses, err := from.distinct(in)
 		if err != nil {
@@ -232,8 +241,9 @@ func (t Thresholds) look(minute int64, from source) (*Figures, error) {
 	return nil, nil
 }
 
-// readPast reads the past of a window. What lies in an attack is none, nor is a day on which nobody tried to sign in.
-func readPast(w span, from source) (past, error) {
+// readPast reads the past of a window. What lies in an attack is none, nor is a day on which nobody tried to sign in. The window is
+// old if there is something in it of an attack that is over and was told of.
+func readPast(w span, from source) (p past, old bool, err error) {
 	spans := []span{{w.from - longMinutes, w.from}}
 	for day := range int64(pastDays) {
 		end := w.to - (day+1)*dayMinutes
@@ -241,13 +251,12 @@ func readPast(w span, from source) (past, error) {
 	}
 	windows, err := from.windows(spans)
 	if err != nil {
-		return past{}, err
+		return past{}, false, err
 	}
 	attacks, err := from.attacks(spans[pastDays].from)
 	if err != nil {
-		return past{}, err
+		return past{}, false, err
 	}
-	var p past
 	for i, s := range spans {
 		inAttack := slices.ContainsFunc(attacks, func(a span) bool {
 			return s.from < a.to && a.from-longMinutes < s.to // it began up to a window before it was seen
@@ -260,10 +269,12 @@ func readPast(w span, from source) (past, error) {
 			p.days = append(p.days, windows[i])
 		}
 	}
-	return p, nil
+	old = slices.ContainsFunc(attacks, func(a span) bool { return w.from < a.to && a.to+quietMinutes <= w.to })
+	return p, old, nil
 }
 
 const (
+	quietMinutes = int64(Quiet / time.Minute)
 	// Quiet is how long an attack counts as going on after it was last seen: long enough that one with pauses is one.
 	Quiet = 30 * time.Minute
 	// Peace is how long no attack begins after an operator ended one: what was seen is still in the windows.

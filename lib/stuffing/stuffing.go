@@ -297,9 +297,9 @@ WITH clock AS MATERIALIZED (
 INSERT INTO attacks (begun_micros, last_micros, figures)
 SELECT now, now, ?
 FROM clock
-WHERE NOT EXISTS (
-  SELECT 1
-  FROM attacks
+WHERE 0 = (
+  SELECT count(*)
+  FROM attacks CROSS JOIN clock
   WHERE ended_micros IS NULL AND last_micros BETWEEN now - ? AND now + ?
     OR ended_micros BETWEEN now - ? AND now + ?
 )

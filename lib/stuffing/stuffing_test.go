@@ -3,6 +3,8 @@ package stuffing
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -36,9 +38,10 @@ func (c *clock) at(after time.Duration) {
 	c.now = start.Add(after)
 }
 
+// newDetector makes one that a rush is enough for.
 func newDetector(db *sql.DB) (*Detector, *clock) {
 	c := &clock{now: start}
-	return New(db, Config{Now: c.Now, Secret: secret}), c
+	return New(db, Config{Now: c.Now, Secret: secret, Thresholds: Thresholds{MinFailures: 10}}), c
 }
 
 func observeAll(t *testing.T, d *Detector, n int, account, address string, failed bool) (seen bool) {
@@ -130,6 +133,310 @@ func TestOfManyProcessesAtOnceNoCountIsLostAndOneLooks(t *testing.T) {
 		}
 		if n != len(want) {
 			t.Errorf("%d registers, want %d", n, len(want))
+		}
+	})
+}
+
+// play observes traffic, whose first minute begins at start, and gives the minutes in which an attack was seen.
+func play(t *testing.T, d *Detector, c *clock, traffic *traffic) (seen []int) {
+	t.Helper()
+	for minute, attempts := range traffic.minutes {
+		c.at(time.Duration(minute) * time.Minute)
+		for _, a := range attempts {
+			found, err := d.Observe(t.Context(), fmt.Sprint(a.account), fmt.Sprint(a.address), a.failed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found && !slices.Contains(seen, minute) {
+				seen = append(seen, minute)
+			}
+		}
+	}
+	return seen
+}
+
+// Row D9: what the detector finds in the database is what it finds in a day of the tests, to the figure.
+func TestTheDatabaseTellsWhatTheDayDoes(t *testing.T) {
+	databases.Each(t, func(t *testing.T, opened *database.DB) {
+		minutes := 150
+		if opened.HTTP != nil {
+			minutes = 60 // a request each
+		}
+		days := newTraffic(site{visits: 1_500, days: 1, forgets: 0.15}, 1)
+		days.attack(20*60+30, 20, 5, 50)
+		days.minutes = days.minutes[20*60 : 20*60+minutes]
+		c := &clock{now: start}
+		d := New(opened.DB, Config{Now: c.Now, Secret: secret})
+		seen := play(t, d, c, days)
+		episodes := watch(t, days, d.key)
+		if len(episodes) != 1 || len(seen) == 0 || seen[0] != episodes[0].minute {
+			t.Fatalf("seen in the minutes %v, want %+v", seen, episodes)
+		}
+		want, err := json.Marshal(episodes[0].figures)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		if err := opened.QueryRowContext(t.Context(), `SELECT figures FROM alerts`).Scan(&got); err != nil {
+			t.Fatal(err)
+		}
+		if got != string(want) {
+			t.Errorf("the alert tells %s, want %s", got, want)
+		}
+		if n := count(t, opened.DB, `SELECT count(*) FROM alerts`); n != 1 {
+			t.Errorf("%d alerts", n)
+		}
+	})
+}
+
+// rush has an attack seen in each of some minutes from one on.
+func rush(t *testing.T, d *Detector, c *clock, from, minutes int) (seen int) {
+	t.Helper()
+	for minute := from; minute <= from+minutes; minute++ {
+		c.at(time.Duration(minute) * time.Minute)
+		if observeAll(t, d, 12, "account#", "address#", true) {
+			seen++
+		}
+	}
+	return seen
+}
+
+func reads(t *testing.T, d *Detector) bool {
+	t.Helper()
+	on, err := d.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return on
+}
+
+// Row D9.
+func TestAnAttackIsOnWhileItIsSeenAndAQuietTimeAfter(t *testing.T) {
+	databases.Each(t, func(t *testing.T, opened *database.DB) {
+		d, c := newDetector(opened.DB)
+		other := New(opened.DB, Config{Now: c.Now, Secret: secret})
+		if reads(t, d) {
+			t.Error("an attack is on in an empty database")
+		}
+		if seen := rush(t, d, c, 0, 2); seen != 2 {
+			t.Errorf("seen in %d minutes", seen)
+		}
+		c.at(2*time.Minute + Quiet)
+		if !reads(t, other) {
+			t.Error("it is over too early")
+		}
+		c.at(2*time.Minute + Quiet + time.Microsecond)
+		if reads(t, other) {
+			t.Error("it goes on for ever")
+		}
+		const row = `SELECT windows * 1000000 + (last_micros - at_micros) / 60000000 FROM alerts ORDER BY id DESC LIMIT 1`
+		if n := count(t, opened.DB, row); n != 2_000_001 {
+			t.Errorf("the alert has %d minutes, the last one after %d", n/1_000_000, n%1_000_000)
+		}
+		// What comes later is another one.
+		if seen := rush(t, d, c, 40, 1); seen != 1 || count(t, opened.DB, `SELECT count(*) FROM alerts`) != 2 {
+			t.Error("a second attack is not told")
+		}
+	})
+}
+
+// Row D9.
+func TestAnOperatorEndsAnAttackAndHasPeaceForAnHour(t *testing.T) {
+	databases.Each(t, func(t *testing.T, opened *database.DB) {
+		d, c := newDetector(opened.DB)
+		other := New(opened.DB, Config{Now: c.Now, Secret: secret})
+		if ended, err := d.End(t.Context()); ended || err != nil {
+			t.Errorf("ended what is not on: %t, %v", ended, err)
+		}
+		rush(t, d, c, 0, 1)
+		if !reads(t, other) {
+			t.Fatal("no attack is on")
+		}
+		if ended, err := other.End(t.Context()); !ended || err != nil {
+			t.Errorf("ended: %t, %v", ended, err)
+		}
+		if on, fresh := other.Remembered(); on || !fresh || reads(t, d) {
+			t.Error("it is still on")
+		}
+		rush(t, d, c, 5, 2)
+		if reads(t, d) || count(t, opened.DB, `SELECT count(*) FROM alerts`) != 1 {
+			t.Error("it began again within the hour")
+		}
+		if got, err := (stored{t.Context(), d}).attacks(0); len(got) > 0 || err != nil {
+			t.Errorf("what was ended is no attack for the past: %v, %v", got, err)
+		}
+		rush(t, d, c, 63, 1)
+		if !reads(t, d) {
+			t.Error("nothing begins ever again")
+		}
+	})
+}
+
+// A clock that ran ahead for a while neither hides an attack nor keeps one on, and one that steps back doubles none.
+func TestAClockThatStepsBackNeitherHidesNorDoublesAnAttack(t *testing.T) {
+	databases.Each(t, func(t *testing.T, opened *database.DB) {
+		d, c := newDetector(opened.DB)
+		rush(t, d, c, 30, 1) // at 31 minutes
+		rush(t, d, c, 20, 2)
+		if n := count(t, opened.DB, `SELECT count(*) FROM attacks`); n != 1 {
+			t.Errorf("%d attacks after a step back", n)
+		}
+		c.at(100 * 24 * time.Hour)
+		rush(t, d, c, 100*24*60, 1)
+		c.at(70 * time.Minute)
+		if reads(t, d) {
+			t.Error("an attack of the days ahead is on")
+		}
+		rush(t, d, c, 70, 1)
+		if n := count(t, opened.DB, `SELECT count(*) FROM attacks`); n != 3 || !reads(t, d) {
+			t.Errorf("%d attacks", n)
+		}
+	})
+}
+
+func TestOfManyAtOnceOneBeginsAnAttack(t *testing.T) {
+	databases.Each(t, func(t *testing.T, opened *database.DB) {
+		var group sync.WaitGroup
+		for range 8 {
+			d, _ := newDetector(opened.DB)
+			group.Go(func() {
+				if err := d.keep(context.Background(), Figures{}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+		if n := count(t, opened.DB, `SELECT (SELECT count(*) FROM attacks) * 10 + (SELECT count(*) FROM alerts)`); n != 11 {
+			t.Errorf("%d attacks and alerts", n)
+		}
+	})
+}
+
+// What a sign-in costs, in rows written.
+func TestWhatACountedSignInWrites(t *testing.T) {
+	db := databases.File(t).DB
+	db.SetMaxOpenConns(1) // total_changes() is the connection's
+	d, c := newDetector(db)
+	written := func(account, address string, failed bool) int64 {
+		before := count(t, db, `SELECT total_changes()`)
+		observeAll(t, d, 1, account, address, failed)
+		return count(t, db, `SELECT total_changes()`) - before
+	}
+	if n := written("a", "b", false); n != 2 {
+		t.Errorf("the first of a minute writes %d rows, want the count and the mark", n)
+	}
+	if n := written("a", "b", false); n != 1 {
+		t.Errorf("a right password writes %d rows", n)
+	}
+	if n := written("a", "b", true); n != 3 {
+		t.Errorf("a wrong one writes %d rows, want the count and two registers", n)
+	}
+	if n := written("a", "b", true); n != 1 {
+		t.Errorf("another one of the same account and address writes %d rows", n)
+	}
+	before := count(t, db, `SELECT total_changes()`)
+	const guesses = 2000
+	observeAll(t, d, guesses, "account#", "address#", true)
+	n := count(t, db, `SELECT total_changes()`) - before
+	t.Logf("%d guesses in a minute, each at another account from another address, write %.2f rows each", guesses, float64(n)/guesses)
+	if n > guesses*2 {
+		t.Errorf("%d guesses write %d rows", guesses, n)
+	}
+	c.at(time.Minute)
+	if n := written("a", "b", false); n != 4 {
+		t.Errorf("the first of a minute with an attack before it writes %d rows, want the count, the mark, the attack and its alert", n)
+	}
+}
+
+// Row F4.
+func TestFiguresGoInPassingAndWithASweep(t *testing.T) {
+	databases.Each(t, func(t *testing.T, opened *database.DB) {
+		d, c := newDetector(opened.DB)
+		observeAll(t, d, 40, "account#", "address#", true)
+		observeAll(t, d, 3, "account#", "address#", false)
+		const all, counts = `SELECT count(*) FROM sign_in_figures`, `SELECT count(*) FROM sign_in_figures WHERE id < 1099511627776`
+		whole := count(t, opened.DB, all)
+		c.at(registerMinutes * time.Minute)
+		if n, done, err := d.Sweep(t.Context()); n != 0 || !done || err != nil {
+			t.Errorf("a moment before: %d, %t, %v", n, done, err)
+		}
+		c.at((registerMinutes + 1) * time.Minute)
+		observeAll(t, d, 1, "account", "address", false) // looks, and takes them along
+		if n := count(t, opened.DB, all); n != 2+2 {
+			t.Errorf("%d of %d rows are left, want the counts and two of the last minute", n, whole)
+		}
+		rush(t, d, c, 300, 1)
+		c.at(time.Hour + (countMinutes+300)*time.Minute)
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if n, done, err := d.Sweep(ended); n != 0 || done || err != nil {
+			t.Errorf("without time: %d, %t, %v", n, done, err)
+		}
+		if n, done, err := d.Sweep(t.Context()); n == 0 || !done || err != nil {
+			t.Errorf("the sweep: %d, %t, %v", n, done, err)
+		}
+		if n := count(t, opened.DB, all); n != 0 {
+			t.Errorf("%d rows are left, %d of them counts", n, count(t, opened.DB, counts))
+		}
+		if n := count(t, opened.DB, `SELECT count(*) FROM attacks`); n != 1 {
+			t.Errorf("%d attacks are left", n)
+		}
+		c.at((2*countMinutes + 302) * time.Minute)
+		if n, done, err := d.Sweep(t.Context()); n != 1 || !done || err != nil {
+			t.Errorf("the sweep of attacks: %d, %t, %v", n, done, err)
+		}
+	})
+}
+
+func TestADatabaseThatFailsIsAnErrorAndWhatWasKnownCounts(t *testing.T) {
+	db := databases.File(t).DB
+	d, c := newDetector(db)
+	rush(t, d, c, 0, 1)
+	for _, table := range []string{"attacks", "sign_in_figures"} {
+		if _, err := db.Exec(`DROP TABLE ` + table); err != nil {
+			t.Fatal(err)
+		}
+		if table == "attacks" { // the minutes are to be looked at, and nothing can be kept
+			c.at(2 * time.Minute)
+			if seen, err := d.Observe(t.Context(), "a", "b", true); !errors.Is(err, ErrStore) || seen {
+				t.Errorf("looking: %t, %v", seen, err)
+			}
+		}
+	}
+	c.at(time.Hour)
+	if _, fresh := d.Remembered(); fresh {
+		t.Error("what is old is fresh")
+	}
+	if on, err := d.Read(t.Context()); !on || !errors.Is(err, ErrStore) {
+		t.Errorf("%t, %v", on, err)
+	}
+	if on, fresh := d.Remembered(); !on || !fresh {
+		t.Errorf("remembered is %t, %t", on, fresh)
+	}
+	if _, err := d.Observe(t.Context(), "a", "b", true); !errors.Is(err, ErrStore) {
+		t.Error(err)
+	}
+	if _, err := d.End(t.Context()); !errors.Is(err, ErrStore) {
+		t.Error(err)
+	}
+	if _, _, err := d.Sweep(t.Context()); !errors.Is(err, ErrStore) {
+		t.Error(err)
+	}
+}
+
+func TestTheDatabasesOwnClockCounts(t *testing.T) {
+	databases.Each(t, func(t *testing.T, opened *database.DB) {
+		d := New(opened.DB, Config{Secret: secret})
+		before := time.Now().Unix() / 60
+		minute, first, err := d.count(t.Context(), "a", "b", true)
+		if err != nil || !first || minute < before || minute > before+1 {
+			t.Errorf("the minute %d, %t, %v, want %d", minute, first, err, before)
+		}
+		if err := d.keep(t.Context(), Figures{}); err != nil || !reads(t, d) {
+			t.Errorf("kept: %v", err)
+		}
+		if ended, err := d.End(t.Context()); !ended || err != nil {
+			t.Errorf("ended: %t, %v", ended, err)
 		}
 	})
 }
