@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirlimits/weir/lib/sms"
+	"github.com/weirlimits/weir/lib/stuffing"
 )
 
 func lookupIn(env map[string]string) func(string) (string, bool) {
@@ -43,7 +44,7 @@ func TestSettingsOnThePlatform(t *testing.T) {
 	if !s.Platform || s.DatabaseURL != env["TURSO_DATABASE_URL"] || s.AuthToken != env["TURSO_AUTH_TOKEN"] || string(s.Secret) != testSecret {
 		t.Errorf("got %+v", s)
 	}
-	if s.StoreDeadline != 2*time.Second || s.AllowedOrigins != nil || s.OtherSecret != nil || s.Policies+s.LimitsToken+s.CronSecret != "" || s.SMTP != nil || s.SMS != nil || s.Webhook != nil || s.AuditRetention != 30*24*time.Hour || s.Site != "" || s.SessionSameSite != http.SameSiteLaxMode || s.Demo {
+	if s.StoreDeadline != 2*time.Second || s.AllowedOrigins != nil || s.OtherSecret != nil || s.Policies+s.LimitsToken+s.CronSecret != "" || s.SMTP != nil || s.SMS != nil || s.Webhook != nil || s.AuditRetention != 30*24*time.Hour || s.Stuffing == nil || *s.Stuffing != (stuffing.Thresholds{MinFailures: 50, Factor: 4, RatioPercent: 75}) || s.Site != "" || s.SessionSameSite != http.SameSiteLaxMode || s.Demo {
 		t.Errorf("defaults: got %+v", s)
 	}
 
@@ -59,6 +60,9 @@ func TestSettingsOnThePlatform(t *testing.T) {
 	env["SITE_URL"] = "https://Weir.example.org:443/"
 	env["ALERT_WEBHOOK_URL"] = "https://hooks.example.org/weir?token=1"
 	env["AUDIT_RETENTION"] = "1h"
+	env["STUFFING_MIN_FAILURES"] = "10"
+	env["STUFFING_FACTOR"] = "100"
+	env["STUFFING_RATIO_PERCENT"] = "50"
 	env["SMS_GATEWAY_URL"] = "https://sms.example.org/v1/send"
 	env["SMS_GATEWAY_TOKEN"] = "s3cr3t-token"
 	s, err = LoadSettings(lookupIn(env), "")
@@ -67,6 +71,9 @@ func TestSettingsOnThePlatform(t *testing.T) {
 	}
 	if want := []string{"https://app.example.org", "http://127.0.0.1:3000"}; !slices.Equal(s.AllowedOrigins, want) {
 		t.Errorf("origins: got %q, want %q", s.AllowedOrigins, want)
+	}
+	if s.Stuffing == nil || *s.Stuffing != (stuffing.Thresholds{MinFailures: 10, Factor: 100, RatioPercent: 50}) {
+		t.Errorf("attacks: got %+v", s.Stuffing)
 	}
 	if string(s.OtherSecret) != "another "+testSecret || s.Policies != env["RATE_LIMIT_POLICIES"] || s.LimitsToken != testSecret || s.CronSecret != testSecret[:16] {
 		t.Errorf("got %+v", s)
@@ -170,6 +177,18 @@ func TestAWrongSettingIsAnErrorThatNamesTheVariable(t *testing.T) {
 		{"ALERT_WEBHOOK_URL", "https://weir:s3cr3t@hooks.example.org"},
 		{"ALERT_WEBHOOK_SECRET", "  "},
 		{"ALERT_WEBHOOK_SECRET", "s3cr3t9abcdef0123456789abcdef01"},
+		{"STUFFING_DETECTION", " "},
+		{"STUFFING_DETECTION", "yes"},
+		{"STUFFING_DETECTION", "1"},
+		{"STUFFING_MIN_FAILURES", "9"},
+		{"STUFFING_MIN_FAILURES", "1000001"},
+		{"STUFFING_MIN_FAILURES", "many"},
+		{"STUFFING_FACTOR", "2"},
+		{"STUFFING_FACTOR", "101"},
+		{"STUFFING_FACTOR", "4.5"},
+		{"STUFFING_RATIO_PERCENT", "49"},
+		{"STUFFING_RATIO_PERCENT", "101"},
+		{"STUFFING_RATIO_PERCENT", "75%"},
 		{"AUDIT_RETENTION", " "},
 		{"AUDIT_RETENTION", "30"},
 		{"AUDIT_RETENTION", "30d"},
@@ -328,5 +347,15 @@ func TestTheRootIsFoundFromBelowVercelDevsFolder(t *testing.T) {
 	}
 	if got, err := FindRoot(t.TempDir()); err == nil {
 		t.Errorf("from outside: got %q, want an error", got)
+	}
+}
+
+func TestTheDetectionOfAttacksCanBeOff(t *testing.T) {
+	env := map[string]string{"RATE_LIMIT_SECRET": testSecret, "TURSO_DATABASE_URL": "file:/somewhere/weir.db"}
+	for value, on := range map[string]bool{"": true, "on": true, "off": false} {
+		env["STUFFING_DETECTION"] = value
+		if s, err := LoadSettings(lookupIn(env), ""); err != nil || (s.Stuffing != nil) != on {
+			t.Errorf("%q: got %v, %v", value, s.Stuffing, err)
+		}
 	}
 }

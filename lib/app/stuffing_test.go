@@ -76,3 +76,109 @@ func TestAnAttackIsOneAlertAndKnownToEveryProcessWhileItIsOn(t *testing.T) {
 		t.Error("it goes on for ever")
 	}
 }
+
+// Row D9: an operator's word holds in every process, and for those that are warm some seconds later.
+func TestAnAttackThatAnOperatorEndsIsOver(t *testing.T) {
+	h := newHook(t, nil)
+	w := hooked(t, h, detecting)
+	for minute := range 2 {
+		w.clock.At(time.Duration(minute) * time.Minute)
+		w.stuff(60)
+	}
+	if !app.UnderAttack(w.app) {
+		t.Fatal("no attack is on")
+	}
+	operator := stuffing.New(w.db.DB, stuffing.Config{Now: w.clock.Now})
+	if ended, err := operator.End(t.Context()); !ended || err != nil {
+		t.Fatalf("ended: %t, %v", ended, err)
+	}
+	if app.UnderAttack(beside(t, h, w, detecting).app) {
+		t.Error("a new process goes on")
+	}
+	w.clock.Add(stuffing.Remember)
+	if app.UnderAttack(w.app) {
+		t.Error("an old process goes on")
+	}
+}
+
+// A process that knows asks the database nothing.
+func TestWhetherAnAttackIsOnIsReadOnceInAWhile(t *testing.T) {
+	w := newWorld(t, detecting)
+	app.UnderAttack(w.app)
+	if _, err := w.db.Exec(`DROP TABLE attacks`); err != nil {
+		t.Fatal(err)
+	}
+	w.clock.Add(stuffing.Remember - time.Second)
+	app.UnderAttack(w.app)
+	if text := w.log.String(); strings.Contains(text, "not known") {
+		t.Fatalf("it was read: %s", text)
+	}
+	w.clock.Add(time.Second)
+	for range 3 {
+		if app.UnderAttack(w.app) {
+			t.Error("a database that fails is an attack")
+		}
+	}
+	if n := strings.Count(w.log.String(), "not known"); n != 1 {
+		t.Errorf("%d lines in the log: %s", n, w.log)
+	}
+}
+
+// Row D9: what can't be counted is a line of the log.
+func TestASignInThatCannotBeCountedIsAnsweredTheSame(t *testing.T) {
+	w := newWorld(t, detecting)
+	w.member("someone")
+	if _, err := w.db.Exec(`DROP TABLE sign_in_figures`); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, w.signIn("203.0.113.1", "someone", rightPassword), http.StatusOK)
+	expect(t, w.signIn("203.0.113.1", "someone", "a wrong password"), http.StatusUnauthorized)
+	if text := w.log.String(); strings.Count(text, "sign-in not counted") != 2 || strings.Contains(text, "203.0.113.1") {
+		t.Errorf("the log says %s", text)
+	}
+}
+
+// Off means that no statement is run, not even one that fails.
+func TestWithoutDetectionNothingIsAskedOfTheDatabase(t *testing.T) {
+	w := newWorld(t, withTokens)
+	w.member("someone")
+	if _, err := w.db.Exec(`DROP TABLE sign_in_figures; DROP TABLE attacks`); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, w.signIn("203.0.113.1", "someone", rightPassword), http.StatusOK)
+	expect(t, w.signIn("203.0.113.1", "someone", "a wrong password"), http.StatusUnauthorized)
+	if app.UnderAttack(w.app) {
+		t.Error("an attack is on")
+	}
+	w.sweep()
+	if text := w.log.String(); strings.Contains(text, "counted") || strings.Contains(text, "not known") {
+		t.Errorf("the log says %s", text)
+	}
+}
+
+// Only passwords that were compared count: a refused guess says nothing of who guesses what.
+func TestExactlyThePasswordsThatAreComparedAreCounted(t *testing.T) {
+	w := newWorld(t, detecting)
+	w.member("someone")
+	const failures, successes = `SELECT coalesce(sum(value), 0) FROM sign_in_figures WHERE id < 1099511627776 AND id % 2 = 1`,
+		`SELECT coalesce(sum(value), 0) FROM sign_in_figures WHERE id < 1099511627776 AND id % 2 = 0`
+	for i := range 3 {
+		expect(t, w.signIn(fmt.Sprintf("203.0.113.%d", i), " SomeOne", rightPassword), http.StatusOK)
+	}
+	w.guess("someone", 12)
+	w.send("203.0.113.1", "POST", "/api/sign-in", `{"username":"someone"}`)
+	w.send("203.0.113.1", "POST", "/api/demo-sign-in", `{"role":"member"}`)
+	if n, m := w.count(failures), w.count(successes); n != 8 || m != 3 {
+		t.Errorf("%d failures and %d successes are counted, want 8 and 3", n, m)
+	}
+	// Of one account there is one register, however its name is written.
+	expect(t, w.signIn("203.0.113.9", "Nobody", "a wrong password"), http.StatusUnauthorized)
+	const accounts = `SELECT count(*) FROM sign_in_figures WHERE id >= 1099511627776 AND id % 1024 < 256`
+	if n := w.count(accounts); n != 2 {
+		t.Fatalf("%d registers, want two", n)
+	}
+	expect(t, w.signIn("203.0.113.9", " nobody ", "a wrong password"), http.StatusUnauthorized)
+	if n := w.count(accounts); n != 2 {
+		t.Errorf("another spelling is another account: %d registers", n)
+	}
+}

@@ -39,7 +39,7 @@ const (
 // keyUse keeps the key apart from everything else that the secret is for.
 const keyUse = "weir: figures of sign-ins"
 
-// Config says how a Detector works. Secret is required.
+// Config says how a Detector works. Secret is required to observe anything.
 type Config struct {
 	// Now replaces the database's clock, and the process's in what is remembered, for tests. Nil means these clocks.
 	Now func() time.Time
@@ -387,6 +387,51 @@ func (d *Detector) End(ctx context.Context) (ended bool, err error) {
 	}
 	d.learn(false)
 	return n > 0, nil
+}
+
+// Attack is one that was found.
+type Attack struct {
+	ID          int64
+	Begun, Last time.Time // when it was first and last seen
+	Ended       time.Time // when an operator ended it; zero otherwise
+	Figures     Figures
+}
+
+// list reads the newest attacks.
+const list = `
+SELECT id, begun_micros, last_micros, coalesce(ended_micros, 0), figures
+FROM attacks
+ORDER BY id DESC
+LIMIT ?`
+
+// List gives the newest attacks, at most so many, newest first. An error matches ErrStore.
+func (d *Detector) List(ctx context.Context, most int) ([]Attack, error) {
+	rows, err := d.db.QueryContext(ctx, list, most)
+	if err != nil {
+		return nil, fmt.Errorf("%w: list attacks: %w", ErrStore, err)
+	}
+	defer rows.Close()
+	var all []Attack
+	for rows.Next() {
+		var a Attack
+		var begun, last, ended int64
+		var text string
+		if err := rows.Scan(&a.ID, &begun, &last, &ended, &text); err != nil {
+			return nil, fmt.Errorf("%w: list attacks: %w", ErrStore, err)
+		}
+		if err := json.Unmarshal([]byte(text), &a.Figures); err != nil {
+			return nil, fmt.Errorf("%w: list attacks: %w", ErrStore, err)
+		}
+		a.Begun, a.Last = time.UnixMicro(begun).UTC(), time.UnixMicro(last).UTC()
+		if ended > 0 {
+			a.Ended = time.UnixMicro(ended).UTC()
+		}
+		all = append(all, a)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("%w: list attacks: %w", ErrStore, err)
+	}
+	return all, nil
 }
 
 // minuteNow gives the minute that it is.

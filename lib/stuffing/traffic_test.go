@@ -26,7 +26,7 @@ type site struct {
 	name    string
 	visits  float64 // sign-ins of a day, about
 	days    int
-	seeds   int // how many such sites are tried
+	seeds   int     // how many such sites are tried
 	forgets float64 // the share of visits by people who forgot their password
 }
 

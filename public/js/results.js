@@ -131,9 +131,15 @@ export function showAudit({ items }) {
 }
 
 export function showAlerts({ items }) {
-  put('read-alerts', ...(items.length ? [table('Alerts', ['Time', 'Policy', 'What'], items.map(({ at, policy, kind, windows }) => [
-    { text: timeOf(at) }, { text: policy }, { text: `${kind.replaceAll('-', ' ')}, ${countText(windows, 'window')}` },
+  put('read-alerts', ...(items.length ? [table('Alerts', ['Time', 'Policy', 'What'], items.map(({ at, policy, kind, windows, attack }) => [
+    { text: timeOf(at) }, { text: policy }, { text: `${kind.replaceAll('-', ' ')}, ${attack ? attackText(attack, windows) : countText(windows, 'window')}` },
   ]))] : []));
+}
+
+// attackText tells of what was seen when an attack began, and for how long it was.
+function attackText({ failures, successes, minutes, accounts, addresses }, seen) {
+  return `seen in ${countText(seen, 'minute')}: at first ${failures} of ${failures + successes} sign-ins failed in ${countText(minutes, 'minute')}, `
+    + `of about ${countText(accounts, 'account')} from about ${addresses} addresses`;
 }
 
 // put replaces what an action has to show.
