@@ -77,6 +77,25 @@ func TestAnAttackIsOneAlertAndKnownToEveryProcessWhileItIsOn(t *testing.T) {
 	}
 }
 
+// Row D9: as any alert, it goes with the next request of the process that only reads, and with none that guesses.
+func TestTheAlertOfAnAttackGoesWithALaterRequest(t *testing.T) {
+	h := newHook(t, nil)
+	w := hooked(t, h, detecting)
+	for minute := range 2 {
+		w.clock.At(time.Duration(minute) * time.Minute)
+		w.stuff(60)
+	}
+	if got := h.received(t); len(got) != 0 {
+		t.Fatalf("a guess has sent %v", got)
+	}
+	for range 2 {
+		w.send("203.0.113.9", "GET", "/api/sign-in", "")
+		if got := h.received(t); len(got) != 1 {
+			t.Fatalf("received were %v", got)
+		}
+	}
+}
+
 // Row D9: an operator's word holds in every process, and for those that are warm some seconds later.
 func TestAnAttackThatAnOperatorEndsIsOver(t *testing.T) {
 	h := newHook(t, nil)

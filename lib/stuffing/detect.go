@@ -95,6 +95,7 @@ const (
 // normal is what to expect in a window: as many failures as there used to be, or as that many right passwords come with.
 type normal struct {
 	odds     float64 // failures for each right password
+	usual    float64 // failures in the window, by the days alone
 	failures float64 // in the window
 }
 
@@ -111,7 +112,7 @@ func (p past) normal(w Window) normal {
 		rate = max(rate, float64(p.before.Failures)/float64(p.before.Minutes))
 	}
 	// The hour before says nothing of the odds, or else an attack that grows slowly would be its own excuse.
-	n := normal{odds: max(leastOdds, median(odds))}
+	n := normal{odds: max(leastOdds, median(odds)), usual: median(rates) * float64(w.Minutes)}
 	n.failures = max(rate*float64(w.Minutes), n.odds*float64(w.Successes))
 	return n
 }
@@ -146,8 +147,9 @@ func (t Thresholds) judge(w Window, before past) (signs []Sign) {
 	if w.Accounts >= t.MinFailures && w.Addresses >= few && float64(w.Accounts) >= beyond(factor/triesPerAccount*n.failures) {
 		signs = append(signs, Spread)
 	}
-	// Twice its own past, for a site where most attempts always fail.
-	if w.Failures*100 >= t.RatioPercent*(w.Failures+w.Successes) && float64(w.Failures) >= beyond(2*n.odds*float64(w.Successes)) {
+	// Twice its own past, and more of them than then, for a site where most attempts always fail.
+	if w.Failures*100 >= t.RatioPercent*(w.Failures+w.Successes) &&
+		float64(w.Failures) >= beyond(max(2*n.odds*float64(w.Successes), n.usual)) {
 		signs = append(signs, Ratio)
 	}
 	return signs

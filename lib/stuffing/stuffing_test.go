@@ -296,18 +296,29 @@ func TestAClockThatStepsBackNeitherHidesNorDoublesAnAttack(t *testing.T) {
 
 func TestOfManyAtOnceOneBeginsAnAttack(t *testing.T) {
 	databases.Each(t, func(t *testing.T, opened *database.DB) {
+		d, _ := newDetector(opened.DB)
+		quiet, peace := Quiet.Microseconds(), Peace.Microseconds()
 		var group sync.WaitGroup
+		var mu sync.Mutex
+		begun := 0
 		for range 8 {
-			d, _ := newDetector(opened.DB)
 			group.Go(func() {
-				if err := d.keep(context.Background(), Figures{}); err != nil {
+				// Each has found that none is on.
+				var id int64
+				err := opened.QueryRowContext(context.Background(), begin, d.now(), "{}", quiet, quiet, peace, peace).Scan(&id)
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case err == nil:
+					begun++
+				case !errors.Is(err, sql.ErrNoRows):
 					t.Error(err)
 				}
 			})
 		}
 		group.Wait()
-		if n := count(t, opened.DB, `SELECT (SELECT count(*) FROM attacks) * 10 + (SELECT count(*) FROM alerts)`); n != 11 {
-			t.Errorf("%d attacks and alerts", n)
+		if n := count(t, opened.DB, `SELECT (SELECT count(*) FROM attacks) * 10 + (SELECT count(*) FROM alerts)`); n != 11 || begun != 1 {
+			t.Errorf("%d attacks and alerts, %d begun", n, begun)
 		}
 	})
 }
