@@ -14,6 +14,7 @@ import (
 	"github.com/weirlimits/weir/lib/accounts"
 	"github.com/weirlimits/weir/lib/ailog"
 	"github.com/weirlimits/weir/lib/alerts"
+	"github.com/weirlimits/weir/lib/captcha"
 	"github.com/weirlimits/weir/lib/codes"
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/evaluations"
@@ -75,6 +76,7 @@ type App struct {
 	sandbox     *sandbox.Sandbox
 	alerts      *alerts.Alerts
 	stuffing    *stuffing.Detector      // nil when it is off
+	captcha     captcha.Verifier        // nil: none is offered
 	alerted     atomic.Bool             // since it last looked, this process has refused something that may raise an alert
 	handlers    map[string]http.Handler // by route
 }
@@ -99,7 +101,7 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 	if err != nil {
 		return nil, fmt.Errorf("app: RATE_LIMIT_SECRET: %w", err)
 	}
-	limits, err := loadPolicies(settings.Policies)
+	limits, err := loadPolicies(settings.Hardened, settings.Policies)
 	if err != nil {
 		return nil, fmt.Errorf("app: RATE_LIMIT_POLICIES: %w", err)
 	}
@@ -137,13 +139,16 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 		Log:            config.Log,
 		Version:        Version,
 		RequestTime:    requestTime,
-		ShownAs:        map[string]string{failedSignInsOnDevice: failedSignIns},
+		ShownAs:        shownAs(),
 		Plans:          plans(),
 		Refused:        a.refused,
 	})
 	a.alerts = alerts.New(db.DB, alerts.Config{Now: config.Now, Sender: alertSender(settings), Retention: settings.AuditRetention})
 	if settings.Stuffing != nil {
 		a.stuffing = stuffing.New(db.DB, stuffing.Config{Now: config.Now, Secret: settings.Secret, Thresholds: *settings.Stuffing})
+	}
+	if settings.Captcha != nil {
+		a.captcha = captcha.NewHTTP(*settings.Captcha)
 	}
 	a.mail = a.outbox
 	if settings.SMTP != nil {

@@ -43,6 +43,26 @@ var builtIn = []ratelimit.Policy{
 	row(edge, ratelimit.FixedWindow, 1000, time.Minute, perAddressAdmitted),
 }
 
+// hardened are the limits of SIGN_IN_POLICY=hardened: those that stand in the place of the ones above, and those that are added.
+// All are logs, which no edge of a window doubles. Failed sign-ins are a ladder: the more of them there were, the longer until the
+// next, and all rungs are decided as one.
+var hardened = []ratelimit.Policy{
+	row("sign-in", ratelimit.SlidingLog, 50, 15*time.Minute, perAddress),
+	row(failedSignIns, ratelimit.SlidingLog, 5, 15*time.Minute, perAccount),
+	row(delays[failedSignIns][0], ratelimit.SlidingLog, 4, time.Minute, perAccount),
+	row(delays[failedSignIns][1], ratelimit.SlidingLog, 3, 10*time.Second, perAccount),
+	row(failedSignInsOnDevice, ratelimit.SlidingLog, 5, 15*time.Minute, perDevice),
+	row(delays[failedSignInsOnDevice][0], ratelimit.SlidingLog, 4, time.Minute, perDevice),
+	row(delays[failedSignInsOnDevice][1], ratelimit.SlidingLog, 3, 10*time.Second, perDevice),
+	row(failedSignInsByCaptcha, ratelimit.SlidingLog, 5, 15*time.Minute, perAccount),
+}
+
+// delays are the lower rungs of a ladder, by the policy at its top, longest first.
+var delays = map[string][]string{
+	failedSignIns:         {failedSignIns + "-delay-2", failedSignIns + "-delay-1"},
+	failedSignInsOnDevice: {failedSignInsOnDevice + "-delay-2", failedSignInsOnDevice + "-delay-1"},
+}
+
 // edge is the policy of an address over all routes, decided together with each route's own.
 const edge = "edge"
 
@@ -85,7 +105,7 @@ func row(name string, algorithm ratelimit.Algorithm, limit int64, window time.Du
 // are as LoadSettings's.
 func LoadPolicies(lookup func(string) (string, bool)) (policies.Set, error) {
 	e := environment{lookup: lookup}
-	set := e.policies(e.text("RATE_LIMIT_POLICIES"))
+	set := e.policies(e.hardened("SIGN_IN_POLICY"), e.text("RATE_LIMIT_POLICIES"))
 	if err := errors.Join(e.problems...); err != nil {
 		return policies.Set{}, err
 	}
@@ -93,8 +113,14 @@ func LoadPolicies(lookup func(string) (string, bool)) (policies.Set, error) {
 }
 
 // loadPolicies gives the application's limits with what RATE_LIMIT_POLICIES says, which may be empty.
-func loadPolicies(setting string) (policies.Set, error) {
-	set, err := policies.Of(builtIn)
+func loadPolicies(hard bool, setting string) (policies.Set, error) {
+	rows := builtIn
+	if hard {
+		rows = slices.Concat(slices.DeleteFunc(slices.Clone(builtIn), func(old ratelimit.Policy) bool {
+			return slices.ContainsFunc(hardened, func(row ratelimit.Policy) bool { return row.Name == old.Name })
+		}), hardened)
+	}
+	set, err := policies.Of(rows)
 	if err != nil || setting == "" {
 		return set, err
 	}

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirlimits/weir/lib/captcha"
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/mail"
 	"github.com/weirlimits/weir/lib/policies"
@@ -74,6 +75,16 @@ type Settings struct {
 	// needs it answers 503.
 	LimitsToken string
 	CronSecret  string
+
+	// Hardened says that failed sign-ins are limited by a ladder, and sign-ins in a quarter of an hour: SIGN_IN_POLICY. False
+	// is the standard.
+	Hardened bool
+
+	// Captcha is what hardened sign-in offers after that. Nil: nothing.
+	Captcha *captcha.Config
+
+	// CaptchaOpen says that a token counts as good when its provider doesn't say whether it is.
+	CaptchaOpen bool
 
 	// SMTP is the server that mail goes out over: see mail.ParseURL. Nil: mail goes into the outbox.
 	SMTP *mail.SMTPConfig
@@ -138,8 +149,10 @@ func LoadSettings(lookup func(string) (string, bool), root string) (Settings, er
 	if s.OtherSecret != nil && bytes.Equal(s.OtherSecret, s.Secret) {
 		e.fail("RATE_LIMIT_SECRET_PREVIOUS", "is the same as RATE_LIMIT_SECRET: set it to another one or leave it out")
 	}
+	s.Hardened = e.hardened("SIGN_IN_POLICY")
+	s.Captcha, s.CaptchaOpen = e.captcha()
 	s.Policies = e.text("RATE_LIMIT_POLICIES")
-	e.policies(s.Policies)
+	e.policies(s.Hardened, s.Policies)
 	s.LimitsToken = e.token("LIMITS_API_TOKEN", minTokenBytes)
 	s.CronSecret = e.token("CRON_SECRET", minCronSecretBytes)
 
@@ -254,8 +267,8 @@ func (e *environment) database(platform bool, root string) database.Config {
 	return db
 }
 
-func (e *environment) policies(setting string) policies.Set {
-	set, err := loadPolicies(setting)
+func (e *environment) policies(hard bool, setting string) policies.Set {
+	set, err := loadPolicies(hard, setting)
 	if err != nil {
 		e.fail("RATE_LIMIT_POLICIES", err.Error())
 	}
@@ -287,6 +300,69 @@ func (e *environment) token(name string, atLeast int) string {
 		return value
 	}
 	return ""
+}
+
+// hardened reads the choice between two sets of limits for sign-in.
+func (e *environment) hardened(name string) bool {
+	switch text := e.text(name); text {
+	case "", "standard":
+	case "hardened":
+		return true
+	default:
+		e.fail(name, fmt.Sprintf("is %q: allowed are standard and hardened", text))
+	}
+	return false
+}
+
+// captcha reads whose CAPTCHA sign-in offers, and what holds while that can't be asked; nil when all of it is left out.
+func (e *environment) captcha() (*captcha.Config, bool) {
+	const provider, secret, siteKey, address, failure = "CAPTCHA_PROVIDER", "CAPTCHA_SECRET", "CAPTCHA_SITE_KEY", "CAPTCHA_URL", "CAPTCHA_FAILURE"
+	config := &captcha.Config{
+		Provider: captcha.Provider(e.text(provider)),
+		Secret:   e.token(secret, 1),
+		SiteKey:  e.token(siteKey, 1),
+	}
+	if text := e.text(address); text != "" {
+		var err error
+		if config.URL, err = captcha.ParseURL(text); err != nil {
+			e.fail(address, "is wrong: "+err.Error())
+		}
+	}
+	open := false
+	word := e.text(failure)
+	switch word {
+	case "", "refuse":
+	case "open":
+		open = true
+	default:
+		e.fail(failure, fmt.Sprintf("is %q: allowed are refuse and open", word))
+	}
+	parts := []struct {
+		name   string
+		given  bool
+		needed bool
+	}{
+		{secret, config.Secret != "", true}, {siteKey, config.SiteKey != "", true}, {address, config.URL != "", false}, {failure, word != "", false},
+	}
+	switch known := slices.Contains(captcha.Providers(), config.Provider); {
+	case e.failed[provider]:
+	case config.Provider == "":
+		for _, part := range parts {
+			if part.given && !e.failed[part.name] {
+				e.fail(part.name, "is set without "+provider+", which it is for")
+			}
+		}
+	case !known:
+		e.fail(provider, fmt.Sprintf("is %q: allowed are %s and %s", config.Provider, captcha.Turnstile, captcha.HCaptcha))
+	default:
+		for _, part := range parts {
+			if part.needed && !part.given && !e.failed[part.name] {
+				e.fail(part.name, "is not set: "+provider+" needs it")
+			}
+		}
+		return config, open
+	}
+	return nil, false
 }
 
 // smsGateway reads where SMS leave by; nil when that is left out.

@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirlimits/weir/lib/captcha"
 	"github.com/weirlimits/weir/lib/sms"
 	"github.com/weirlimits/weir/lib/stuffing"
 )
@@ -201,6 +203,23 @@ func TestAWrongSettingIsAnErrorThatNamesTheVariable(t *testing.T) {
 		{"SMS_GATEWAY_TOKEN", "  "},
 		{"SMS_GATEWAY_TOKEN", "s3cr3t token"},
 		{"SMS_GATEWAY_TOKEN", "s3cr3t-without-a-url"},
+		{"SIGN_IN_POLICY", "  "},
+		{"SIGN_IN_POLICY", "strict"},
+		{"SIGN_IN_POLICY", "Hardened"},
+		{"CAPTCHA_PROVIDER", "  "},
+		{"CAPTCHA_PROVIDER", "recaptcha"},
+		{"CAPTCHA_SECRET", "  "},
+		{"CAPTCHA_SECRET", "s3cr3t secret"},
+		{"CAPTCHA_SECRET", "s3cr3t-without-a-provider"},
+		{"CAPTCHA_SITE_KEY", "  "},
+		{"CAPTCHA_SITE_KEY", "key\n"},
+		{"CAPTCHA_SITE_KEY", "key-without-a-provider"},
+		{"CAPTCHA_URL", "  "},
+		{"CAPTCHA_URL", "http://captcha.example.org/s3cr3t"},
+		{"CAPTCHA_URL", "https://captcha.example.org/without-a-provider"},
+		{"CAPTCHA_FAILURE", "  "},
+		{"CAPTCHA_FAILURE", "strict"},
+		{"CAPTCHA_FAILURE", "open"}, // without a provider
 		{"VERCEL", "  "},
 		{"STORE_DEADLINE", "\t"},
 		{"STORE_DEADLINE", "2"},
@@ -241,6 +260,44 @@ func TestAWrongSettingIsAnErrorThatNamesTheVariable(t *testing.T) {
 				t.Errorf("an error came with settings: %+v", s)
 			}
 		})
+	}
+}
+
+// Row D2: of the CAPTCHA's settings some belong together.
+func TestACaptchaIsSetUpWholeOrNotAtAll(t *testing.T) {
+	whole := map[string]string{"CAPTCHA_PROVIDER": "hcaptcha", "CAPTCHA_SECRET": "s3cr3t", "CAPTCHA_SITE_KEY": "key"}
+	with := func(change ...string) map[string]string {
+		env := platform()
+		maps.Copy(env, whole)
+		for i := 0; i < len(change); i += 2 {
+			env[change[i]] = change[i+1]
+		}
+		return env
+	}
+	s, err := LoadSettings(lookupIn(with("SIGN_IN_POLICY", "hardened")), "")
+	if want := (captcha.Config{Provider: captcha.HCaptcha, Secret: "s3cr3t", SiteKey: "key"}); err != nil || !s.Hardened || s.Captcha == nil || *s.Captcha != want || s.CaptchaOpen {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	s, err = LoadSettings(lookupIn(with("CAPTCHA_PROVIDER", "turnstile", "CAPTCHA_URL", "http://127.0.0.1:9/x", "CAPTCHA_FAILURE", "open", "SIGN_IN_POLICY", "standard")), "")
+	if err != nil || s.Hardened || s.Captcha.Provider != captcha.Turnstile || s.Captcha.URL != "http://127.0.0.1:9/x" || !s.CaptchaOpen {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	if s, err = LoadSettings(lookupIn(platform()), ""); err != nil || s.Hardened || s.Captcha != nil || s.CaptchaOpen {
+		t.Errorf("without any: got %+v, %v", s, err)
+	}
+	for _, missing := range []string{"CAPTCHA_SECRET", "CAPTCHA_SITE_KEY"} {
+		if _, err := LoadSettings(lookupIn(with(missing, "")), ""); err == nil || strings.Count(err.Error(), "settings:") != 1 || !strings.Contains(err.Error(), missing+" is not set") {
+			t.Errorf("without %s: %v", missing, err)
+		}
+		if _, err := LoadSettings(lookupIn(with(missing, "  ")), ""); err == nil || strings.Count(err.Error(), "settings:") != 1 || !strings.Contains(err.Error(), missing+" holds nothing but blanks") {
+			t.Errorf("with a blank %s: %v", missing, err)
+		}
+	}
+	_, err = LoadSettings(lookupIn(with("CAPTCHA_PROVIDER", "", "CAPTCHA_FAILURE", "refuse")), "")
+	for _, orphan := range []string{"CAPTCHA_SECRET", "CAPTCHA_SITE_KEY", "CAPTCHA_FAILURE"} {
+		if err == nil || !strings.Contains(err.Error(), orphan+" is set without CAPTCHA_PROVIDER") {
+			t.Errorf("without a provider: %v does not name %s", err, orphan)
+		}
 	}
 }
 

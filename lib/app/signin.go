@@ -9,15 +9,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/weirlimits/weir/lib/accounts"
+	"github.com/weirlimits/weir/lib/captcha"
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/web"
-)
-
-// The policies of guesses at an account: those of strangers together, and those of each device that signed in to it before.
-// Answers tell of both under the first name, since which of them refuses is nobody's business.
-const (
-	failedSignIns         = "failed-sign-ins"
-	failedSignInsOnDevice = "failed-sign-ins-device"
 )
 
 // sessionCookie holds the session's token, deviceCookie what a browser shows of its earlier sign-ins.
@@ -42,11 +36,12 @@ type currentSession struct {
 type credentials struct {
 	Username string `json:"username"`
 	Password string `json:"password"`
+	Captcha  string `json:"captcha,omitempty"` // a token of the widget's
 }
 
 func (a *App) signIn() web.Resource {
 	return web.Resource{
-		http.MethodPost:   web.Body(a.limits("sign-in"), 0, a.guess, a.checkPassword),
+		http.MethodPost:   web.Reconsidered(a.byCaptcha, web.Body(a.limits("sign-in"), 0, a.guess, a.checkPassword)),
 		http.MethodGet:    web.Query(a.limits("session"), nil, a.whoAmI),
 		http.MethodDelete: web.Query(a.limits("session"), nil, a.signOut),
 		http.MethodPatch:  web.Body(a.limits("session"), 0, a.guessToChange, a.changePassword),
@@ -64,11 +59,24 @@ func (a *App) guess(call *web.Call, in credentials) ([]ratelimit.Charge, error) 
 	if in.Password == "" {
 		return nil, web.BadRequest("password", "Please give your password.")
 	}
-	return a.guessAt(call, in.Username)
+	if in.Captcha != "" && !captcha.CanBeToken(in.Captcha) {
+		return nil, web.BadRequest("captcha", "That can be no token of a CAPTCHA.")
+	}
+	charges, err := a.guessAt(call, in.Username)
+	if err != nil {
+		return nil, err
+	}
+	return a.orCaptcha(call, in, charges), nil
 }
 
-// deviceKey is the key of an accounts.Device in a request's context.
-type deviceKey struct{}
+// guessKey is the key of a guessing in a request's context.
+type guessKey struct{}
+
+// guessing is what is known of a guess before it is decided.
+type guessing struct {
+	device accounts.Device
+	strict bool // passwords are tried all over, and there is something to do about it: see underAttack
+}
 
 // guessAt charges a guess at the password of a name: to the device that it comes from, if that signed in to this account
 // before, so that what strangers use up is no matter to it; otherwise to the name. Every operation that compares a password
@@ -84,29 +92,27 @@ func (a *App) guessAt(call *web.Call, name string) ([]ratelimit.Charge, error) {
 			return nil, storage(err)
 		}
 	}
-	call.Request = call.Request.WithContext(context.WithValue(call.Context(), deviceKey{}, device))
-	if device.ID != "" {
-		return []ratelimit.Charge{a.policy(failedSignInsOnDevice).Charge(device.ID)}, nil
-	}
-	return []ratelimit.Charge{a.policy(failedSignIns).Charge(name)}, nil
+	guess := guessing{device: device, strict: (a.settings.Hardened || a.captcha != nil) && a.underAttack(call)}
+	call.Request = call.Request.WithContext(context.WithValue(call.Context(), guessKey{}, guess))
+	return a.guessCharges(name, guess), nil
 }
 
 // guessed gives a guess back unless it was wrong. Only a wrong password counts: not a right one, nor one that nobody came to
-// look at. Should giving back fail, the account is left with one unit less in this window, which is no reason to refuse its
+// look at. Should giving back fail, the account is left with one guess less in this window, which is no reason to refuse its
 // owner.
 func (a *App) guessed(call *web.Call, err error) {
 	if errors.Is(err, accounts.ErrCredentials) {
 		return
 	}
-	kept := a.limiter.GiveBack(call.Context(), call.Reservation(failedSignIns), call.Reservation(failedSignInsOnDevice))
+	kept := a.limiter.GiveBack(call.Context(), guessesOf(call.Decision)...)
 	if kept != nil && !errors.Is(err, accounts.ErrStore) { // or else the log tells of the same outage twice
 		a.log.WarnContext(call.Context(), "a guess that was not wrong stays counted", slog.String("error", kept.Error()))
 	}
 }
 
 func (a *App) checkPassword(call *web.Call, in credentials) (web.Reply, error) {
-	device, _ := call.Context().Value(deviceKey{}).(accounts.Device)
-	account, session, err := a.accounts.SignIn(call.Context(), in.Username, in.Password, device)
+	guess, _ := call.Context().Value(guessKey{}).(guessing)
+	account, session, err := a.accounts.SignIn(call.Context(), in.Username, in.Password, guess.device)
 	a.guessed(call, err)
 	a.observe(call, in.Username, err)
 	if errors.Is(err, accounts.ErrCredentials) {

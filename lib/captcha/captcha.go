@@ -130,7 +130,7 @@ func NewHTTP(config Config) *HTTP {
 // or the provider itself, that something is wrong with is ErrUnavailable, like no answer, one of any other status, and one that
 // can't be read. So no client can make a token one of which nobody knows.
 func (h *HTTP) Verify(ctx context.Context, token string) error {
-	if !wellFormed(token) { // so that no token makes the provider fail in a way of its own
+	if !CanBeToken(token) { // so that no token makes the provider fail in a way of its own
 		return fmt.Errorf("%w: it is none", ErrRefused)
 	}
 	form := url.Values{"secret": {h.config.Secret}, "response": {token}, "sitekey": {h.config.SiteKey}}
@@ -167,8 +167,8 @@ func (h *HTTP) Verify(ctx context.Context, token string) error {
 	return judge(response.StatusCode, body)
 }
 
-// wellFormed says whether a text can be a token: visible ASCII, as far as it goes into a form as it is.
-func wellFormed(token string) bool {
+// CanBeToken says whether a text can be a token: 1 to MaxTokenBytes of visible ASCII.
+func CanBeToken(token string) bool {
 	return token != "" && len(token) <= MaxTokenBytes && !strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 

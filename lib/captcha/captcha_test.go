@@ -78,7 +78,9 @@ func TestAProviderIsAskedOnceWithAFormOfTheSecretAndTheToken(t *testing.T) {
 }
 
 func TestOnlyAPlainYesMakesATokenGood(t *testing.T) {
-	no := func(codes string) string { return `{"success": false, "error-codes": [` + codes + `], "planted": "planted"}` }
+	no := func(codes string) string {
+		return `{"success": false, "error-codes": [` + codes + `], "planted": "planted"}`
+	}
 	for _, c := range []struct {
 		status int
 		body   string

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ type Operation struct {
 	check    func(*Call) error // before the input is looked at; nil: none
 	identify func(*Call) ([]ratelimit.Charge, error)
 	keyed    bool // whoever is identified costs the address nothing
+	second   func(*Call) ([]ratelimit.Charge, error)
 	limits   []ratelimit.Policy
 	maxBytes int64 // of the body; 0: it is not read
 	prepare  func(call *Call, body []byte) (prepared, error)
@@ -98,6 +100,15 @@ func Keyed(identify func(*Call) ([]ratelimit.Charge, error), operation Operation
 	return operation
 }
 
+// Reconsidered makes an operation whose requests may be decided a second time: when only limits that are private refuse, which
+// say nothing of whoever asks, or when none does. Second looks at Call.Decision and names what is to be decided then: in the place
+// of the private limits that refused, or in addition to what was admitted. The limits by address count the request once. With no
+// charges the first decision stands; an error is the answer.
+func Reconsidered(second func(*Call) ([]ratelimit.Charge, error), operation Operation) Operation {
+	operation.second = second
+	return operation
+}
+
 // Call is one request on its way through an operation. It belongs to one goroutine.
 type Call struct {
 	Request *http.Request
@@ -108,6 +119,8 @@ type Call struct {
 	// allowed and has no entries.
 	// It is the zero value while charges are being named.
 	Decision ratelimit.Decision
+	// Captcha, where an operation sets it, is told in the answer if private limits refuse the request.
+	Captcha *Captcha
 }
 
 // Context is the request's. It has no deadline of its own.
@@ -289,15 +302,63 @@ func (e *endpoint) admit(call *Call, operation Operation, foreign error, body []
 		fault = Unprocessable("", "The request names somebody in a way that cannot be read.")
 		call.Decision, err = e.web.decide(call.Context(), always)
 	}
+	if err == nil && fault == nil && operation.second != nil && !refusedInPublic(call.Decision) {
+		err = e.reconsider(call, operation, charges)
+	}
 	switch {
 	case err != nil:
 		return nil, err
 	case !call.Decision.Allowed:
-		return nil, e.web.refusal(e.web.shown(call.Decision))
+		refusal := e.web.refusal(e.web.shown(call.Decision))
+		if !refusedInPublic(call.Decision) {
+			refusal.Captcha = call.Captcha
+		}
+		return nil, refusal
 	case fault != nil:
 		return nil, fault
 	}
 	return input.run, nil
+}
+
+// refusedInPublic says whether a limit refused that everybody may know of.
+func refusedInPublic(decision ratelimit.Decision) bool {
+	return slices.ContainsFunc(decision.Limits, func(limit ratelimit.LimitResult) bool { return !limit.Allowed && !limit.Policy.Private })
+}
+
+// reconsider decides a request a second time, if the operation wants it to be. The decision is then that of both: the limits that
+// everybody may know of, each as it was decided last, and the private ones of the second.
+func (e *endpoint) reconsider(call *Call, operation Operation, charges []ratelimit.Charge) error {
+	again, err := operation.second(call)
+	if err != nil || len(again) == 0 {
+		return err
+	}
+	first := call.Decision
+	both := ratelimit.Decision{Outage: first.Outage}
+	var at []int // where in both the results of the second decision belong
+	for i, limit := range first.Limits {
+		if limit.Policy.Private && !first.Allowed {
+			continue
+		}
+		// What a refusal left uncharged is charged now, unless it costs nothing.
+		if !first.Allowed && limit.Reservation == (ratelimit.Reservation{}) {
+			again = append(again, charges[i])
+			at = append(at, len(both.Limits))
+		}
+		both.Limits = append(both.Limits, limit)
+	}
+	second, err := e.web.decide(call.Context(), again)
+	if err != nil {
+		return err
+	}
+	fresh := len(again) - len(at)
+	for i, place := range at {
+		both.Limits[place] = second.Limits[fresh+i]
+	}
+	both.Limits = append(both.Limits, second.Limits[:fresh]...)
+	both.Allowed, both.Outage = second.Allowed, cmp.Or(second.Outage, first.Outage)
+	both.RetryAfter = both.RetryAfterOf(func(ratelimit.Policy) bool { return true })
+	call.Decision = both
+	return nil
 }
 
 // decide asks the limiter, unless there is nothing to charge.
@@ -308,14 +369,24 @@ func (w *Web) decide(ctx context.Context, charges []ratelimit.Charge) (ratelimit
 	return w.cfg.Limiter.Decide(ctx, charges...)
 }
 
-// shown is a decision as answers tell of it.
+// shown is a decision as answers tell of it. Of several limits with one name it has the one that refuses longest, or else the
+// first: they are told of as one.
 func (w *Web) shown(decision ratelimit.Decision) ratelimit.Decision {
-	decision.Limits = slices.Clone(decision.Limits)
-	for i := range decision.Limits {
-		if name, found := w.cfg.ShownAs[decision.Limits[i].Policy.Name]; found {
-			decision.Limits[i].Policy.Name = name
+	var limits []ratelimit.LimitResult
+	for _, limit := range decision.Limits {
+		name, found := w.cfg.ShownAs[limit.Policy.Name]
+		if found {
+			limit.Policy.Name = name
+		}
+		same := slices.IndexFunc(limits, func(other ratelimit.LimitResult) bool { return other.Policy.Name == limit.Policy.Name })
+		switch {
+		case same < 0:
+			limits = append(limits, limit)
+		case limit.RetryAfter > limits[same].RetryAfter:
+			limits[same] = limit
 		}
 	}
+	decision.Limits = limits
 	return decision
 }
 

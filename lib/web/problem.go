@@ -27,8 +27,17 @@ type Problem struct {
 	Plan              string   `json:"plan,omitempty"`
 	RetryAfterSeconds int64    `json:"retryAfterSeconds,omitzero"`
 
+	// Captcha tells that the same request is looked at with a token of this CAPTCHA.
+	Captcha *Captcha `json:"captcha,omitempty"`
+
 	// Challenge becomes the field WWW-Authenticate: how to prove who one is (RFC 9110, section 11.6.1).
 	Challenge string `json:"-"`
+}
+
+// Captcha is what a client needs to show one: whose it is, and the public key of the site there.
+type Captcha struct {
+	Provider string `json:"provider"`
+	SiteKey  string `json:"siteKey"`
 }
 
 // Error implements error. The text is for a log, not for a client.

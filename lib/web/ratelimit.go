@@ -3,6 +3,7 @@ package web
 import (
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/ratelimit/ratehttp"
@@ -14,6 +15,23 @@ func rateLimitFields() []string { return ratehttp.Fields() }
 
 func setRateLimit(header http.Header, decision ratelimit.Decision) {
 	ratehttp.SetFields(header, decision)
+}
+
+// TooManyRequests is a 429 that an operation gives by itself, in the form of those of limits: what the policy admits is not to be
+// had as the request is. Wait is when it may be.
+func TooManyRequests(policy ratelimit.Policy, wait time.Duration, detail string) *Problem {
+	problem := ratehttp.Refusal(ratelimit.Decision{
+		RetryAfter: wait,
+		Limits:     []ratelimit.LimitResult{{Policy: policy, RetryAfter: wait}},
+	})
+	return &Problem{
+		Type:              problem.Type,
+		Status:            problem.Status,
+		Detail:            detail,
+		ViolatedPolicies:  problem.ViolatedPolicies,
+		Limit:             problem.Limit,
+		RetryAfterSeconds: problem.RetryAfterSeconds,
+	}
 }
 
 // refusal is the problem of a decision that is not allowed.

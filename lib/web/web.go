@@ -49,7 +49,8 @@ type Config struct {
 	// Version of the program, for the log line.
 	Version string
 	// ShownAs gives policies the names of others in answers and in the log: for limits that decide the same for a client,
-	// when which of them did must not show. Their figures should be the same.
+	// when which of them did must not show: their figures should be the same; and for limits that are one to a client, such as
+	// those of a delay that grows.
 	ShownAs map[string]string
 	// Plans gives policies the plan that they are the limit of: what they refuse names it.
 	Plans map[string]string

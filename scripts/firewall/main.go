@@ -26,8 +26,8 @@ Firewall, which count at the edge before a function runs, and publish them.
           add one for each policy that counts by address, at twice its figure
   -edit   change rules that are there, after a policy was changed, instead of adding them
 
-Of the environment RATE_LIMIT_POLICIES alone is read: where production replaces figures, set it to the same. Exit codes of the
-built program: 0 done, 1 the setting is wrong, 2 wrong usage. go run turns every code but 0 into 1.
+Of the environment SIGN_IN_POLICY and RATE_LIMIT_POLICIES alone are read: where production chooses or replaces figures, set them
+to the same. Exit codes of the built program: 0 done, 1 a setting is wrong, 2 wrong usage. go run turns every code but 0 into 1.
 `
 
 func main() { os.Exit(run(os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr)) }

@@ -20,11 +20,15 @@ import (
 	"github.com/weirlimits/weir/scripts/internal/command"
 )
 
+// only is an environment of one variable.
+func only(variable, value string) func(string) (string, bool) {
+	return func(name string) (string, bool) { return value, name == variable }
+}
+
 // firewall runs the command in this process.
 func firewall(setting string, args ...string) (code int, stdout, stderr string) {
 	var out, problems bytes.Buffer
-	lookup := func(name string) (string, bool) { return setting, name == "RATE_LIMIT_POLICIES" }
-	code = run(args, lookup, &out, &problems)
+	code = run(args, only("RATE_LIMIT_POLICIES", setting), &out, &problems)
 	return code, out.String(), problems.String()
 }
 
@@ -195,7 +199,7 @@ func TestEveryRuleIsWithinItsPlanAndNoTighterThanItsPolicy(t *testing.T) {
 		{"fixed-window", ratelimit.MaxLimit, "1ms", "", "hobby", rule{requests: maxRequests, seconds: 10}},
 	} {
 		setting := "[" + fmt.Sprintf(row, c.algorithm, c.limit, c.window, c.more) + "]"
-		set, err := app.LoadPolicies(func(string) (string, bool) { return setting, true })
+		set, err := app.LoadPolicies(only("RATE_LIMIT_POLICIES", setting))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -258,6 +262,27 @@ func TestEveryPolicyByAddressHasARuleAndEveryRuleIsOfWhatIsCharged(t *testing.T)
 				t.Errorf("%s /api/%s is charged to %q; left out of the rule: %t", method, route, got, leftOut)
 			}
 		}
+	}
+}
+
+// Row D2: the rules follow the limits of sign-in that are chosen. The longest window of the plan is shorter than theirs.
+func TestTheRulesAreThoseOfTheSignInThatIsChosen(t *testing.T) {
+	for setting, want := range map[string]rule{"standard": {requests: 20, seconds: 60}, "hardened": {requests: 100, seconds: 600}} {
+		set, err := app.LoadPolicies(only("SIGN_IN_POLICY", setting))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules, err := plans["pro"].rules(set)
+		if err != nil || len(rules) != 1+len(others) {
+			t.Fatalf("%s: %d rules, %v", setting, len(rules), err)
+		}
+		if got := rules[1]; got.policy != "sign-in" || got.requests != want.requests || got.seconds != want.seconds {
+			t.Errorf("%s: got %+v, want %+v", setting, got, want)
+		}
+	}
+	var problems bytes.Buffer
+	if code := run(nil, only("SIGN_IN_POLICY", "hard"), io.Discard, &problems); code != command.Failed || !strings.Contains(problems.String(), "SIGN_IN_POLICY") {
+		t.Errorf("got code %d, %q", code, problems.String())
 	}
 }
 
