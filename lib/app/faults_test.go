@@ -33,7 +33,7 @@ type faulty struct {
 
 // newFaulty makes one on the server at a URL, with a policy for services and, unless failure is "refuse", with that failure for every
 // policy of the application.
-func newFaulty(t *testing.T, server, failure string) *faulty {
+func newFaulty(t *testing.T, server, failure string, change ...func(*app.Settings)) *faulty {
 	t.Helper()
 	type policy struct {
 		Name      string `json:"name"`
@@ -57,14 +57,14 @@ func newFaulty(t *testing.T, server, failure string) *faulty {
 		t.Fatal(err)
 	}
 	f := &faulty{proxy: faults.Start(t, server)}
-	f.world = newWorld(t, withTokens, func(s *app.Settings) {
+	f.world = newWorld(t, append(change, withTokens, func(s *app.Settings) {
 		s.Policies, s.StoreDeadline = string(setting), faultyStoreDeadline
 		s.DatabaseURL = server
 		if err := app.Prepare(t.Context(), *s, app.Config{}); err != nil {
 			t.Fatal(err)
 		}
 		s.DatabaseURL, s.AuthToken = f.proxy.URL, faults.Token
-	})
+	})...)
 	if f.direct, err = database.Open(database.Config{URL: server}); err != nil {
 		t.Fatal(err)
 	}
@@ -322,6 +322,53 @@ func (f *faulty) meet(o operation, who func(*http.Request), fault faults.Fault, 
 // statements are all requests but those that close streams, which the driver sends from goroutines of its own.
 func statements(request string) bool {
 	return faults.OfLimiter(request) || faults.OfApplication(request)
+}
+
+// The same for hardened sign-in: each row, in the same columns.
+var hardenedOperations = []operation{
+	{"POST sign-in", `{"username":"someone","password":"` + rightPassword + `"}`, "", "sign-in", 200, 503, 503, 503, 200, 503, 503},
+	{"POST sign-in", `{"username":"someone","password":"` + rightPassword + `"}`, "device", "sign-in", 200, 503, 503, 503, 200, 503, 503},
+	{"POST sign-in", `{"username":"nobody","password":"a wrong password"}`, "", "sign-in", 401, 503, 503, 503, 401, 503, 503},
+	{"PATCH sign-in", `{"currentPassword":"a wrong password","newPassword":"another password"}`, "member", "session", 401, 503, 503, 503, 401, 503, 503},
+}
+
+// Rows D2, D7: nothing is compared and nobody is let in when the store fails before a first or a second decision, and the next
+// request is normal.
+func TestHardenedSignInMeetsEveryFaultOfTheStore(t *testing.T) {
+	c := newCaptchas(t)
+	f := newFaulty(t, hrana.Start(t, hrana.Config{}).URL, "refuse", hardened, c.settings)
+	who := f.people()
+	for _, fault := range faults.All() {
+		for _, o := range hardenedOperations {
+			f.meet(o, who[o.who], fault, "the store", nil, o.refused, false)
+		}
+	}
+	for i, fault := range faults.All() {
+		f.cells++
+		f.clock.At(time.Duration(f.cells) * cellTime)
+		f.climb("someone")
+		body := func(token string) string {
+			return fmt.Sprintf(`{"username":"someone","password":%q,"captcha":"good-%s-%d"}`, rightPassword, token, i)
+		}
+		f.hashes.Store(0)
+		f.proxy.Fail(fault, faults.AfterDecision())
+		got := f.send(from(2*i), "POST", "/api/sign-in", body("first"))
+		f.proxy.Heal()
+		if got.StatusCode != http.StatusServiceUnavailable || got.Header.Get("Ratelimit") != "" || f.hashes.Load() > 0 || len(got.Cookies()) > 0 {
+			t.Errorf("%s between the decisions: status %d, %d hashes, header %v, body %s", fault.Name, got.StatusCode, f.hashes.Load(), got.Header, got.body)
+		}
+		if fault.Silent {
+			f.clock.Add(time.Second)
+		}
+		want := 0
+		if fault.Applied {
+			want = 1 // the reply was lost, and the charge stands
+		}
+		if n := f.charged("failed-sign-ins-captcha"); n != want {
+			t.Errorf("%s: %d charged by the CAPTCHA, want %d", fault.Name, n, want)
+		}
+		expect(t, f.send(from(2*i+1), "POST", "/api/sign-in", body("second")), http.StatusOK)
+	}
 }
 
 // standing starts a world of policies that refuse.

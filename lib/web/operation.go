@@ -348,6 +348,7 @@ func (e *endpoint) reconsider(call *Call, operation Operation, charges []ratelim
 	}
 	second, err := e.web.decide(call.Context(), again)
 	if err != nil {
+		call.Decision = ratelimit.Decision{} // there is none, whatever the first one said
 		return err
 	}
 	fresh := len(again) - len(at)
