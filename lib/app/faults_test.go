@@ -335,8 +335,13 @@ var hardenedOperations = []operation{
 // Rows D2, D7: nothing is compared and nobody is let in when the store fails before a first or a second decision, and the next
 // request is normal.
 func TestHardenedSignInMeetsEveryFaultOfTheStore(t *testing.T) {
+	t.Run("sqlite", func(t *testing.T) { meetHardened(t, hrana.Start(t, hrana.Config{}).URL) })
+	t.Run("turso", func(t *testing.T) { meetHardened(t, turso.Start(t).URL) })
+}
+
+func meetHardened(t *testing.T, server string) {
 	c := newCaptchas(t)
-	f := newFaulty(t, hrana.Start(t, hrana.Config{}).URL, "refuse", hardened, c.settings)
+	f := newFaulty(t, server, "refuse", hardened, c.settings)
 	who := f.people()
 	for _, fault := range faults.All() {
 		for _, o := range hardenedOperations {
