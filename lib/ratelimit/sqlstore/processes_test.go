@@ -23,16 +23,21 @@ import (
 )
 
 // urlOfParent tells a copy of this test program that it is one of many processes, and which database they share; workOfParent
-// tells what it is to do.
+// tells what it is to do, and numberOfParent which of them it is, from 0.
 const (
-	urlOfParent  = "WEIR_TEST_SHARED_DATABASE"
-	workOfParent = "WEIR_TEST_WORK"
+	urlOfParent    = "WEIR_TEST_SHARED_DATABASE"
+	workOfParent   = "WEIR_TEST_WORK"
+	numberOfParent = "WEIR_TEST_NUMBER"
 )
 
 // works are what the processes do, by name. Each returns the line that it says at the end.
 var works = map[string]func(*ratelimit.Limiter) (string, error){
 	"once":  decideOnce,
 	"mixed": decideMixed,
+
+	"loads":   decideLoads,
+	"guesses": decideGuesses,
+	"codes":   decideCodes,
 }
 
 func TestMain(m *testing.M) {
@@ -142,9 +147,9 @@ func inProcesses(t *testing.T, processes int, url, work string) (said []string) 
 		output  *bufio.Reader
 	}
 	var running []process
-	for range processes {
+	for number := range processes {
 		command := exec.Command(os.Args[0])
-		command.Env = append(os.Environ(), urlOfParent+"="+url, workOfParent+"="+work)
+		command.Env = append(os.Environ(), urlOfParent+"="+url, workOfParent+"="+work, fmt.Sprintf("%s=%d", numberOfParent, number))
 		command.Stderr = os.Stderr
 		start, err := command.StdinPipe()
 		if err != nil {
