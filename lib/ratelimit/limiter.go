@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -57,7 +58,7 @@ const (
 // Limiter decides whether requests may pass. It may be used by many goroutines. Its only state is what it knows of the store's
 // health, what it admits by itself while that is down, and what it remembers of refusals.
 type Limiter struct {
-	store   Store
+	store   Store // behind guards
 	secret  []byte
 	other   []byte // nil while no rotation is on
 	guards  *guards
@@ -80,9 +81,16 @@ func New(store Store, secret []byte, config Config) (*Limiter, error) {
 	if now == nil {
 		now = time.Now
 	}
-	limiter := &Limiter{store: store, secret: bytes.Clone(secret), other: bytes.Clone(config.OtherSecret)}
-	limiter.guards = &guards{
-		now: now, deadline: cmp.Or(config.Deadline, defaultDeadline), instances: int64(cmp.Or(config.Instances, defaultInstances)),
+	limiter := &Limiter{secret: bytes.Clone(secret), other: bytes.Clone(config.OtherSecret)}
+	newGuards := func() *guards {
+		return &guards{
+			now: now, deadline: cmp.Or(config.Deadline, defaultDeadline), instances: int64(cmp.Or(config.Instances, defaultInstances)),
+		}
+	}
+	limiter.guards = newGuards()
+	limiter.store = &guarded{store, limiter.guards}
+	if shards, several := store.(*Shards); several {
+		limiter.store = shards.guarded(newGuards)
 	}
 	if config.Remember > 0 {
 		limiter.refused = &memory{now: now, most: config.Remember}
@@ -149,6 +157,7 @@ type LimitResult struct {
 // Reservation names one charge of one decision. The zero value names none.
 type Reservation struct {
 	refund Refund
+	next   Refund // of the same charge, in the shard that is to have it; zero when there is none
 }
 
 // Decide charges all limits, or, when one of them refuses, only those that count every attempt. It is one round trip to
@@ -170,7 +179,7 @@ func (l *Limiter) Decide(ctx context.Context, charges ...Charge) (Decision, erro
 	start := l.guards.now()
 	rows, err := l.ask(ctx, entries, l.store.Decide)
 	if err != nil {
-		return l.guards.of(entries).outage(entries, err)
+		return l.guards.silent(entries, err).outage(entries, err)
 	}
 	decision := conclude(entries, rows, verdict(entries, rows))
 	l.refused.keep(entries, decision, start)
@@ -203,19 +212,25 @@ func (l *Limiter) GiveBack(ctx context.Context, reservations ...Reservation) err
 	ctx = context.WithoutCancel(ctx)
 	given := map[int64]bool{}
 	var rounds [][]Refund // in each the keys differ
-	at := map[int64]int{}
+	type place struct {
+		key   int64
+		shard uint32
+	}
+	at := map[place]int{}
 	for _, reservation := range reservations {
-		refund := reservation.refund
-		if reservation == (Reservation{}) || given[refund.ID] {
-			continue
+		for _, refund := range reservation.refunds() {
+			if given[refund.ID] {
+				continue
+			}
+			given[refund.ID] = true
+			place := place{refund.Key, refund.Shard}
+			round := at[place]
+			at[place]++
+			if round == len(rounds) {
+				rounds = append(rounds, nil)
+			}
+			rounds[round] = append(rounds[round], refund)
 		}
-		given[refund.ID] = true
-		round := at[refund.Key]
-		at[refund.Key]++
-		if round == len(rounds) {
-			rounds = append(rounds, nil)
-		}
-		rounds[round] = append(rounds[round], refund)
 	}
 	for _, refunds := range rounds {
 		if err := l.call(ctx, func(ctx context.Context) error { return l.store.GiveBack(ctx, refunds) }); err != nil {
@@ -227,13 +242,29 @@ func (l *Limiter) GiveBack(ctx context.Context, reservations ...Reservation) err
 
 // Sweep deletes expired counters, as long as ctx lasts, and says how many, and whether it came to the end. Decisions sweep
 // in passing as well; a job that calls Sweep once in a while keeps an application small that decides little. An error
-// matches ErrStore; what was deleted until then is gone.
+// matches ErrStore; what was deleted until then is gone. A shard that fails doesn't keep the others from being swept.
 func (l *Limiter) Sweep(ctx context.Context) (deleted int64, done bool, err error) {
+	stores := []Store{l.store}
+	if shards, several := l.store.(*Shards); several {
+		stores = shards.inAnyOrder()
+	}
+	done = true
+	var errs []error
+	for _, store := range stores {
+		n, through, err := l.sweep(ctx, store)
+		deleted += n
+		done = done && through
+		errs = append(errs, err)
+	}
+	return deleted, done, errors.Join(errs...)
+}
+
+func (l *Limiter) sweep(ctx context.Context, store Store) (deleted int64, done bool, err error) {
 	const rows = 1000 // few enough that no decision waits long for the writer
 	for from := int64(0); ctx.Err() == nil; {
 		var swept Swept
 		err := l.call(ctx, func(ctx context.Context) (err error) {
-			swept, err = l.store.Sweep(ctx, from, rows)
+			swept, err = store.Sweep(ctx, from, rows)
 			return err
 		})
 		if err != nil {
@@ -253,7 +284,7 @@ func (l *Limiter) Sweep(ctx context.Context) (deleted int64, done bool, err erro
 
 // Guard makes a call to the store's database that isn't the limiter's, such as what an application has to read before it knows whom to
 // charge, under the same deadline and the same breaker: it is not made while those before it waited in vain, so that nobody waits
-// for a store that is known to be silent. The call must ask the database: what it answers, if only with an error, closes the breaker.
+// for a store that is known to be silent. Of a Shards the database is that beside the shards. The call must ask the database: what it answers, if only with an error, closes the breaker.
 // An error is the call's own; one that matches ErrStore and ErrBreaker when it was not made.
 func (l *Limiter) Guard(ctx context.Context, call func(context.Context) error) error {
 	err := l.guards.of(nil).call(ctx, call)
@@ -265,13 +296,7 @@ func (l *Limiter) Guard(ctx context.Context, call func(context.Context) error) e
 
 // ask puts entries to the store and gives what it answered, if that can be true.
 func (l *Limiter) ask(ctx context.Context, entries []Entry, store func(context.Context, []Entry) ([]Row, error)) ([]Row, error) {
-	var rows []Row
-	err := l.guards.of(entries).call(ctx, func(ctx context.Context) (err error) {
-		if rows, err = store(ctx, entries); err == nil {
-			err = checkRows(entries, rows)
-		}
-		return err
-	})
+	rows, err := store(ctx, entries)
 	if err != nil && !errors.Is(err, ErrStore) {
 		err = fmt.Errorf("%w: %w", ErrStore, err)
 	}
@@ -280,7 +305,7 @@ func (l *Limiter) ask(ctx context.Context, entries []Entry, store func(context.C
 
 // call makes a call to the store that isn't a decision.
 func (l *Limiter) call(ctx context.Context, call func(context.Context) error) error {
-	if err := l.guards.of(nil).call(ctx, call); err != nil {
+	if err := call(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrStore, err)
 	}
 	return nil
@@ -301,11 +326,11 @@ func (l *Limiter) entries(charges []Charge) ([]Entry, error) {
 				ErrCost, policy.Name, charge.Cost, policy.Capacity())
 		}
 		entry := Entry{Policy: policy, Cost: charge.Cost}
-		var err error
-		if entry.Key, entry.OtherKey, err = l.keys(policy, charge.Subject); err != nil {
+		subject, err := l.subject(policy, charge.Subject)
+		if err != nil {
 			return nil, err
 		}
-		entry.Rotating = l.other != nil
+		entry.Key, entry.OtherKey, entry.Place, entry.Rotating = subject.key, subject.other, subject.place, l.other != nil
 		for _, other := range entries {
 			if other.Key == entry.Key {
 				return nil, fmt.Errorf("%w: %s twice for one subject", ErrCharges, policy.Name)
@@ -316,16 +341,23 @@ func (l *Limiter) entries(charges []Charge) ([]Entry, error) {
 	return entries, nil
 }
 
-// keys gives a subject's key, and the one under the other secret while there is one.
-func (l *Limiter) keys(policy Policy, subject string) (key, other int64, err error) {
-	canonical, err := policy.Subject.Canonical(subject)
+// subject is what stores know of one.
+type subject struct {
+	key   int64
+	other int64 // under the other secret, while there is one
+	place uint64
+}
+
+func (l *Limiter) subject(policy Policy, name string) (s subject, err error) {
+	canonical, err := policy.Subject.Canonical(name)
 	if err != nil {
-		return 0, 0, fmt.Errorf("%s: %w", policy.Name, err)
+		return subject{}, fmt.Errorf("%s: %w", policy.Name, err)
 	}
 	if l.other != nil {
-		other = keyOf(l.other, policy.Name, policy.Subject, canonical)
+		s.other = keyOf(l.other, policy.Name, policy.Subject, canonical)
 	}
-	return keyOf(l.secret, policy.Name, policy.Subject, canonical), other, nil
+	s.key, s.place = keyOf(l.secret, policy.Name, policy.Subject, canonical), placeOf(policy.Subject, canonical)
+	return s, nil
 }
 
 // Operate does what an operator asks to one subject of a policy, in one round trip, and leaves an audit row: Reset forgets
@@ -335,11 +367,13 @@ func (l *Limiter) Operate(ctx context.Context, action Action, policy Policy, sub
 	if err := policy.Validate(); err != nil {
 		return err
 	}
-	key, other, err := l.keys(policy, subject)
+	known, err := l.subject(policy, subject)
 	if err != nil {
 		return err
 	}
-	operation := Operation{Key: key, OtherKey: other, Rotating: l.other != nil, Policy: policy.Name, Action: action}
+	operation := Operation{
+		Key: known.key, OtherKey: known.other, Rotating: l.other != nil, Place: known.place, Policy: policy.Name, Action: action,
+	}
 	switch {
 	case action != Reset && action != Ban && action != Allow:
 		return fmt.Errorf("%w: %q: allowed are %s, %s and %s", ErrOperation, string(action), Reset, Ban, Allow)
@@ -465,6 +499,20 @@ func blame(decision *Decision, entries []Entry, rows []Row) {
 }
 
 func reserve(entry Entry, row Row) Reservation {
+	reservation := Reservation{refund: refundOf(entry, row)}
+	if row.Next != nil {
+		reservation.next = refundOf(entry, *row.Next)
+	}
+	return reservation
+}
+
+// refunds are what is to be given back of a reservation.
+func (r Reservation) refunds() []Refund {
+	return slices.DeleteFunc([]Refund{r.refund, r.next}, func(refund Refund) bool { return refund == Refund{} })
+}
+
+// refundOf is what gives a charge back.
+func refundOf(entry Entry, row Row) Refund {
 	var id [8]byte
 	rand.Read(id[:]) // never fails: crypto/rand ends the process rather than return an error
 	refund := Refund{
@@ -478,11 +526,12 @@ func reserve(entry Entry, row Row) Reservation {
 		Epoch:         row.State.Epoch,
 		Sequence:      row.State.Sequence,
 		ExpiresMicros: row.NowMicros + entry.Policy.lifeMicros(),
+		Shard:         row.Shard,
 	}
 	if entry.Policy.bucket() {
 		refund.Debt = row.State.Used*entry.Policy.Window.Milliseconds() + row.State.Rest
 	}
-	return Reservation{refund}
+	return refund
 }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

@@ -64,7 +64,7 @@ func (m *MemoryStore) Decide(ctx context.Context, entries []Entry) ([]Row, error
 	for i, entry := range entries {
 		states[i] = m.newest(entry)
 		steps[i] = entry.Policy.step(states[i], now, entry.Cost)
-		allowed = allowed && steps[i].fits
+		allowed = allowed && steps[i].fits && !entry.Refused
 	}
 
 	rows := make([]Row, len(entries))

@@ -69,6 +69,72 @@ func (g *guards) of(entries []Entry) *guard {
 	return found
 }
 
+// silent gives the guard that an error came through: that of decisions over these entries, or, of several stores, of the one that
+// failed.
+func (g *guards) silent(entries []Entry, err error) *guard {
+	if failed, found := errors.AsType[*failure](err); found {
+		return failed.guard
+	}
+	return g.of(entries)
+}
+
+// guarded is a store behind its guards.
+type guarded struct {
+	store  Store
+	guards *guards
+}
+
+// failure is an error of a store, with the guard that stood before it.
+type failure struct {
+	guard *guard
+	err   error
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+func (g *guarded) ask(ctx context.Context, entries []Entry, call func(context.Context, []Entry) ([]Row, error)) (rows []Row, err error) {
+	guard := g.guards.of(entries)
+	err = guard.call(ctx, func(ctx context.Context) (err error) {
+		if rows, err = call(ctx, entries); err == nil {
+			err = checkRows(entries, rows)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, &failure{guard, err}
+	}
+	return rows, nil
+}
+
+func (g *guarded) call(ctx context.Context, call func(context.Context) error) error {
+	return g.guards.of(nil).call(ctx, call)
+}
+
+func (g *guarded) Decide(ctx context.Context, entries []Entry) ([]Row, error) {
+	return g.ask(ctx, entries, g.store.Decide)
+}
+
+func (g *guarded) Peek(ctx context.Context, entries []Entry) ([]Row, error) {
+	return g.ask(ctx, entries, g.store.Peek)
+}
+
+func (g *guarded) GiveBack(ctx context.Context, refunds []Refund) error {
+	return g.call(ctx, func(ctx context.Context) error { return g.store.GiveBack(ctx, refunds) })
+}
+
+func (g *guarded) Operate(ctx context.Context, operation Operation) error {
+	return g.call(ctx, func(ctx context.Context) error { return g.store.Operate(ctx, operation) })
+}
+
+func (g *guarded) Sweep(ctx context.Context, from int64, rows int) (swept Swept, err error) {
+	err = g.call(ctx, func(ctx context.Context) (err error) {
+		swept, err = g.store.Sweep(ctx, from, rows)
+		return err
+	})
+	return swept, err
+}
+
 // guard stands between a Limiter and its store: it gives each call its time, and stops making calls that would only wait.
 // What an instance admits by itself meanwhile it counts in a store in memory. It has no goroutine: the calls themselves
 // notice that time has passed.

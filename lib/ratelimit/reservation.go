@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// maxSealedBytes bounds a sealed reservation: the reservations of MaxCharges limits take some 4,000 bytes.
-const maxSealedBytes = 8 << 10
+// maxSealedBytes bounds a sealed reservation: the reservations of MaxCharges limits take some 4,500 bytes, and twice as much while
+// shards change.
+const maxSealedBytes = 16 << 10
 
 // sealed is a Reservation as it is written. Its names are short because clients carry it around.
 type sealed struct {
@@ -29,6 +30,7 @@ type sealed struct {
 	Sequence  int64     `json:"s"`
 	Debt      int64     `json:"d,omitempty"`
 	Expires   int64     `json:"x"`
+	Shard     uint32    `json:"h,omitempty"`
 }
 
 // Seal writes what a decision charged as a text that can be given to a client and, from it, to Open. It names nobody, and a
@@ -36,15 +38,13 @@ type sealed struct {
 func (l *Limiter) Seal(decision Decision) string {
 	var all []sealed
 	for _, limit := range decision.Limits {
-		r := limit.Reservation.refund
-		if limit.Reservation == (Reservation{}) {
-			continue
+		for _, r := range limit.Reservation.refunds() {
+			all = append(all, sealed{
+				ID: r.ID, Key: r.Key, OtherKey: r.OtherKey, Rotating: r.Rotating, Name: r.Policy.Name, Algorithm: r.Policy.Algorithm,
+				Limit: r.Policy.Limit, Capacity: r.Policy.Capacity(), Window: r.Policy.Window.Microseconds(), Cost: r.Cost,
+				Charged: r.ChargedMicros, Epoch: r.Epoch, Sequence: r.Sequence, Debt: r.Debt, Expires: r.ExpiresMicros, Shard: r.Shard,
+			})
 		}
-		all = append(all, sealed{
-			ID: r.ID, Key: r.Key, OtherKey: r.OtherKey, Rotating: r.Rotating, Name: r.Policy.Name, Algorithm: r.Policy.Algorithm,
-			Limit: r.Policy.Limit, Capacity: r.Policy.Capacity(), Window: r.Policy.Window.Microseconds(), Cost: r.Cost,
-			Charged: r.ChargedMicros, Epoch: r.Epoch, Sequence: r.Sequence, Debt: r.Debt, Expires: r.ExpiresMicros,
-		})
 	}
 	if len(all) == 0 {
 		return ""
@@ -85,9 +85,9 @@ func (l *Limiter) Open(text string) ([]Reservation, error) {
 		if err := policy.Validate(); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrReservation, err)
 		}
-		reservations = append(reservations, Reservation{Refund{
+		reservations = append(reservations, Reservation{refund: Refund{
 			ID: s.ID, Key: s.Key, OtherKey: s.OtherKey, Rotating: s.Rotating, Policy: policy, Cost: s.Cost,
-			ChargedMicros: s.Charged, Epoch: s.Epoch, Sequence: s.Sequence, Debt: s.Debt, ExpiresMicros: s.Expires,
+			ChargedMicros: s.Charged, Epoch: s.Epoch, Sequence: s.Sequence, Debt: s.Debt, ExpiresMicros: s.Expires, Shard: s.Shard,
 		}})
 	}
 	return reservations, nil

@@ -12,6 +12,11 @@ type Entry struct {
 	// entries of a decision.
 	OtherKey int64
 	Rotating bool
+	// Place is a hash of the subject alone: the same for all policies and under every secret. It is never stored. See Shards.
+	Place uint64
+	// Refused says that another limit of the same decision refuses, which this store doesn't know of. It is the same for all
+	// entries of a decision.
+	Refused bool
 }
 
 // Row is a key's state right after a decision.
@@ -19,6 +24,9 @@ type Row struct {
 	State     State
 	NowMicros int64 // the store's time that State was seen at, or, where the decision wrote it, the key's
 	Charged   bool  // this decision charged the key
+	// Of a Shards alone: which shard charged the key, and what was charged besides in the shard that is to have it.
+	Shard uint32
+	Next  *Row
 }
 
 // Refund names a charge that is to be given back.
@@ -34,6 +42,7 @@ type Refund struct {
 	ExpiresMicros int64 // from here on nothing of the charge can stand
 	OtherKey      int64 // see Entry
 	Rotating      bool
+	Shard         uint32 // see Row
 }
 
 // Action is what an operator does to a key.
@@ -53,6 +62,7 @@ type Operation struct {
 	UntilMicros int64 // of Ban and Allow
 	OtherKey    int64 // see Entry
 	Rotating    bool
+	Place       uint64
 }
 
 // Store keeps the states of keys and decides by its own clock. Its methods may be called by many goroutines, and by many
@@ -63,8 +73,8 @@ type Operation struct {
 type Store interface {
 	// Decide carries out one decision as one atomic unit, ordered with every other decision on any of its keys.
 	//
-	// A key whose charge fits its limit is charged when every key's charge fits, or when its policy counts every
-	// attempt. While Rotating, a key's state is that of Key or of OtherKey, whichever was written last, with the later of
+	// A key whose charge fits its limit is charged when every key's charge fits and none is Refused, or when its policy counts
+	// every attempt. While Rotating, a key's state is that of Key or of OtherKey, whichever was written last, with the later of
 	// what operators said about either, and is written to Key. A key whose charge does not fit is never charged; when it is the first such refusal of the key in a
 	// window (Policy.Window: aligned for FixedWindow and SlidingWindow, otherwise counted from the last such refusal), that is marked in its state and one audit row is written, in
 	// the same unit. Nothing else is written: not for a cost of 0, and not for later refusals of the window, but for one

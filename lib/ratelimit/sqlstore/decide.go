@@ -14,13 +14,18 @@ type shape struct {
 	limits     int
 	algorithms uint8 // a bit for each that occurs
 	rotating   bool
+	refused    bool // by a limit elsewhere: see ratelimit.Entry
 }
+
+// judged says whether a limit's charge depends on more than the limit itself.
+func (s shape) judged() bool { return s.limits > 1 || s.refused }
 
 func shapeOf(entries []ratelimit.Entry) shape {
 	s := shape{limits: len(entries)}
 	for _, entry := range entries {
 		s.algorithms |= 1 << entry.Policy.Algorithm
 		s.rotating = s.rotating || entry.Rotating
+		s.refused = s.refused || entry.Refused
 	}
 	return s
 }
@@ -58,7 +63,7 @@ func (s shape) by(fixedWindow, slidingWindow, slidingLog, bucket string) string 
 // statements are the texts of one shape.
 type statements struct{ decide, read *text }
 
-// texts keeps the statements of the shapes that were asked for: there are at most 16 × 31 × 2.
+// texts keeps the statements of the shapes that were asked for: there are at most 16 × 31 × 4.
 var texts sync.Map
 
 func (s shape) statements() statements {
@@ -96,7 +101,10 @@ func (s shape) decide() string {
 	steps := "(" + s.step() + ")"
 	with, allowed, each := "", "fits", "fits"
 	from := steps + " AS step"
-	if s.limits > 1 {
+	switch {
+	case s.refused:
+		allowed, each = "0", "every_attempt"
+	case s.limits > 1:
 		with = "\nWITH step AS MATERIALIZED " + steps
 		from = "step CROSS JOIN (SELECT min(fits) AS allowed FROM step) AS verdict"
 		allowed, each = "verdict.allowed", "allowed OR every_attempt"
@@ -390,7 +398,7 @@ func (s shape) decideArguments(entries []ratelimit.Entry, now any) []any {
 			args = append(args, entry.OtherKey)
 		}
 		args = append(args, policy.Name, int64(policy.Algorithm), policy.Capacity(), policy.Limit, policy.Window.Microseconds(), entry.Cost)
-		if s.limits > 1 {
+		if s.judged() {
 			args = append(args, policy.Count == ratelimit.EveryAttempt)
 		}
 	}
@@ -412,7 +420,7 @@ func (s shape) readArguments(entries []ratelimit.Entry, now any) []any {
 // asked are the entries, each with the time.
 func (s shape) asked() string {
 	one := "\n    SELECT ? AS key," + s.otherKey() + " ? AS policy, ? AS algorithm, ? AS most, ? AS per, ? AS window, ? AS cost"
-	if s.limits > 1 {
+	if s.judged() {
 		one += ", ? AS every_attempt"
 	}
 	if s.limits == 1 {
@@ -433,7 +441,7 @@ func (s shape) otherKey() string {
 }
 
 func (s shape) everyAttempt() string {
-	if s.limits > 1 {
+	if s.judged() {
 		return " every_attempt,"
 	}
 	return ""
