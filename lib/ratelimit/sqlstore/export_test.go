@@ -10,8 +10,8 @@ func Statements() map[string]int {
 	}
 	for _, limits := range []int{1, 2, ratelimit.MaxCharges} {
 		for algorithms := range 31 {
-			for _, rotating := range []bool{false, true} {
-				s := shape{limits, uint8(algorithms+1) << 1, rotating}
+			for bits := range 4 {
+				s := shape{limits, uint8(algorithms+1) << 1, bits&1 != 0, bits&2 != 0}
 				entries := make([]ratelimit.Entry, s.limits)
 				decide, read := s.decideArguments(entries, nil), s.readArguments(entries, nil)
 				text := s.statements()

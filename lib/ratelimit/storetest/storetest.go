@@ -77,6 +77,7 @@ func Run(t *testing.T, open Open) {
 		{"a decision charges all of its limits or none", allOrNothing},
 		{"an attempt counts even when another limit refuses it", everyAttempt},
 		{"a limit that refuses is never charged, though it counts every attempt", refusedAttemptIsFree},
+		{"a decision that is refused elsewhere charges attempts alone, and marks refusals", refusedElsewhere},
 		{"a cost is charged whole or refused whole", costs},
 		{"a cost of 0 tells what is left and takes nothing", peeks},
 		{"a changed limit takes effect at the next decision", changedLimit},
@@ -291,6 +292,52 @@ func refusedAttemptIsFree(t *testing.T, s *suite) {
 	}
 	if got := s.decide(attempts.Charge("address")); !got.Allowed {
 		t.Fatal("the unit that was left is refused")
+	}
+}
+
+// Row D6: a part of a decision, of which another store refuses a limit.
+func refusedElsewhere(t *testing.T, s *suite) {
+	for _, algorithm := range algorithms {
+		attempts, edge, full := plain(algorithm, "attempts"), plain(algorithm, "edge"), plain(algorithm, "full")
+		attempts.Count = ratelimit.EveryAttempt
+		entries := []ratelimit.Entry{{Key: 11, Policy: attempts}, {Key: 12, Policy: edge}, {Key: 13, Policy: full}}
+		for i := range entries {
+			entries[i].Key += 10 * int64(algorithm)
+			entries[i].Cost = 1
+		}
+		entries[2].Cost = full.Capacity()
+		decide := func(refused bool, entries ...ratelimit.Entry) []ratelimit.Row {
+			for i := range entries {
+				entries[i].Refused = refused
+			}
+			rows, err := s.Store.Decide(context.Background(), entries)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return rows
+		}
+		if !decide(false, entries[2])[0].Charged {
+			t.Fatalf("%s: the store refuses at first", algorithm)
+		}
+		before := len(s.Audits())
+		for n := int64(1); n <= 2; n++ { // together, and each by itself
+			rows := decide(true, entries...)
+			if !rows[0].Charged || rows[0].State.Used != 2*n-1 || rows[1].Charged || rows[1].State.Used != 0 || rows[2].Charged {
+				t.Fatalf("%s: of an attempt, an admission and a full limit were charged %+v", algorithm, rows)
+			}
+			if one := decide(true, entries[0]); !one[0].Charged || one[0].State.Used != 2*n {
+				t.Fatalf("%s: of an attempt alone was charged %+v", algorithm, one)
+			}
+			if one := decide(true, entries[1]); one[0].Charged || one[0].State.Used != 0 {
+				t.Fatalf("%s: of an admission alone was charged %+v", algorithm, one)
+			}
+			if one := decide(true, entries[2]); one[0].Charged {
+				t.Fatalf("%s: of a full limit was charged %+v", algorithm, one)
+			}
+		}
+		if audited := len(s.Audits()) - before; audited != 1 {
+			t.Fatalf("%s: %d refusals audited, want that of the full limit", algorithm, audited)
+		}
 	}
 }
 
