@@ -139,7 +139,7 @@ func TestWhenShardsChangeInStepsNoHoleOpens(t *testing.T) {
 func TestWhileShardsChangeWhatMovesIsInBothPlacesOrWasNotAdmitted(t *testing.T) {
 	f := newFleet(t, 3)
 	moves := ""
-	for i := 0; moves == ""; i++ {
+	for i := 0; moves == "" && i < 1000; i++ {
 		name := fmt.Sprintf("subject %d", i)
 		f.said()
 		if _, err := f.over(2, 3, storetest.Secret, nil).Peek(t.Context(), minute.Charge(name)); err != nil {
