@@ -44,20 +44,23 @@ func (a *App) sendAlertsInPassing(ctx context.Context) {
 func (a *App) sendAlerts(ctx context.Context, atMost time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
-	if _, err := a.alerts.Send(ctx); err != nil {
+	if err := a.counters.sendAlerts(ctx); err != nil {
 		a.log.WarnContext(ctx, "alert not sent", slog.String("error", err.Error()))
 	}
 }
 
 // alertSender sends alerts to the webhook of the settings; nil without one.
-func alertSender(settings Settings) alerts.Sender {
+func alertSender(settings Settings, shard string) alerts.Sender {
 	if settings.Webhook == nil {
 		return nil
 	}
-	return alertWebhook{webhook.New(*settings.Webhook)}
+	return alertWebhook{webhook.New(*settings.Webhook), tag(shard)}
 }
 
-type alertWebhook struct{ webhook *webhook.Webhook }
+type alertWebhook struct {
+	webhook *webhook.Webhook
+	tag     string // of the shard that the alert was raised in
+}
 
 // alertMessage is what a receiver gets. It names nobody. Key is of repeated refusals, Attack of credential stuffing.
 type alertMessage struct {
@@ -77,7 +80,7 @@ type alertMessage struct {
 func (w alertWebhook) Send(ctx context.Context, alert alerts.Alert) error {
 	message := alertMessage{
 		// With the time, it is another one than any of a database that was made anew.
-		ID:      fmt.Sprintf("alert-%d-%d", alert.ID, alert.At.UnixMicro()),
+		ID:      fmt.Sprintf("alert-%d-%d%s", alert.ID, alert.At.UnixMicro(), w.tag),
 		Kind:    alert.Kind,
 		At:      alert.At,
 		Policy:  alert.Policy,

@@ -51,6 +51,9 @@ type Config struct {
 	Wait func(ctx context.Context, d time.Duration) error
 	// Log takes the log lines. Nil means none.
 	Log *slog.Logger
+	// Shards are the databases that counters are spread over, and NextShards the list that is to come: see
+	// ratelimit.NewShards. The caller opens, migrates and closes them. None: the counters are in the application's database.
+	Shards, NextShards []Shard
 }
 
 // App answers the requests of every route. It may be used by many goroutines.
@@ -59,7 +62,7 @@ type App struct {
 	web         *web.Web
 	log         *slog.Logger
 	now         func() time.Time // of the process: it decides nothing
-	store       *sqlstore.Store
+	counters    *counters
 	limiter     *ratelimit.Limiter
 	service     *ratelimit.Limiter // for charges that services give back
 	policies    policies.Set
@@ -74,11 +77,19 @@ type App struct {
 	otp         *otp.Codes
 	wait        func(context.Context, time.Duration) error
 	sandbox     *sandbox.Sandbox
-	alerts      *alerts.Alerts
 	stuffing    *stuffing.Detector      // nil when it is off
 	captcha     captcha.Verifier        // nil: none is offered
 	alerted     atomic.Bool             // since it last looked, this process has refused something that may raise an alert
 	handlers    map[string]http.Handler // by route
+	close       func() error            // nil when New's caller opened the shards
+}
+
+// Close closes what Open opened besides the application's own database.
+func (a *App) Close() error {
+	if a.close == nil {
+		return nil
+	}
+	return a.close()
 }
 
 // New makes an App on db, which the caller opens, migrates and closes.
@@ -86,12 +97,17 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
-	store := openStore(db, sqlstore.Config{
+	counters, err := newCounters(db, config.Shards, config.NextShards, sqlstore.Config{
 		Deadline:       settings.StoreDeadline,
 		AuditRetention: settings.AuditRetention,
 		Now:            config.Now,
+	}, func(shard string) alerts.Config {
+		return alerts.Config{Now: config.Now, Sender: alertSender(settings, shard), Retention: settings.AuditRetention}
 	})
-	limiter, err := ratelimit.New(store, settings.Secret, ratelimit.Config{
+	if err != nil {
+		return nil, fmt.Errorf("app: shards: %w", err)
+	}
+	limiter, err := ratelimit.New(counters.store, settings.Secret, ratelimit.Config{
 		OtherSecret: settings.OtherSecret,
 		Deadline:    settings.StoreDeadline,
 		Instances:   settings.Instances,
@@ -113,7 +129,7 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 		settings: settings,
 		log:      config.Log,
 		now:      now,
-		store:    store,
+		counters: counters,
 		limiter:  limiter,
 		service:  limiter.WithoutMemory(),
 		policies: limits,
@@ -143,7 +159,6 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 		Plans:          plans(),
 		Refused:        a.refused,
 	})
-	a.alerts = alerts.New(db.DB, alerts.Config{Now: config.Now, Sender: alertSender(settings), Retention: settings.AuditRetention})
 	if settings.Stuffing != nil {
 		a.stuffing = stuffing.New(db.DB, stuffing.Config{Now: config.Now, Secret: settings.Secret, Thresholds: *settings.Stuffing})
 	}

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -75,42 +75,54 @@ func FromEnvironment() (Settings, error) {
 	return LoadSettings(os.LookupEnv, root)
 }
 
-// Open makes an App and opens the database of the settings for it, which the caller closes. An embedded file is prepared
-// first; a server is taken as it is, because instances that start must not change it.
+// Open makes an App and opens the databases of the settings for it. The caller closes the application's own, and the shards with
+// App.Close. An embedded file is prepared first; a server is taken as it is, because instances that start must not change it.
 func Open(ctx context.Context, settings Settings, config Config) (*App, *database.DB, error) {
-	if strings.HasPrefix(strings.ToLower(settings.DatabaseURL), "file:") {
+	if isFile(settings.DatabaseURL) {
 		if err := Prepare(ctx, settings, config); err != nil {
 			return nil, nil, err
 		}
 	}
-	return open(settings, settings.StoreDeadline, config)
+	app, dbs, err := open(settings, settings.StoreDeadline, config)
+	return app, dbs.own, err
 }
 
 // prepareDeadline bounds each call that prepares a database. STORE_DEADLINE may be as short as requests need it.
 const prepareDeadline = 30 * time.Second
 
-// Prepare brings the database of the settings to the newest schema and fills what a new one lacks.
+// Prepare brings the database of the settings to the newest schema and fills what a new one lacks. Shards that are files are
+// brought to that schema too.
 func Prepare(ctx context.Context, settings Settings, config Config) error {
-	app, db, err := open(settings, prepareDeadline, config)
+	app, dbs, err := open(settings, prepareDeadline, config)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	if _, err := migration.Up(ctx, db); err != nil {
+	defer dbs.Close()
+	if _, err := migration.Up(ctx, dbs.own); err != nil {
 		return err
+	}
+	if shards := slices.Concat(settings.Shards, settings.NextShards); len(shards) > 0 && isFile(shards[0].URL) {
+		if err := dbs.migrateShards(ctx); err != nil {
+			return err
+		}
 	}
 	return app.Fill(ctx, PoolSize)
 }
 
-func open(settings Settings, deadline time.Duration, config Config) (*App, *database.DB, error) {
-	db, err := database.Open(database.Config{URL: settings.DatabaseURL, AuthToken: settings.AuthToken, Deadline: deadline})
+func open(settings Settings, deadline time.Duration, config Config) (*App, databases, error) {
+	dbs, err := openDatabases(settings, deadline)
 	if err != nil {
-		return nil, nil, err
+		return nil, databases{}, err
 	}
-	app, err := New(db, settings, config)
-	if err != nil {
-		db.Close()
-		return nil, nil, err
+	config.Shards, config.NextShards = dbs.now, dbs.next
+	app, err := New(dbs.own, settings, config)
+	if err == nil {
+		own := dbs
+		own.own = nil
+		app.close = own.Close
+	} else {
+		dbs.Close()
+		return nil, databases{}, err
 	}
-	return app, db, nil
+	return app, dbs, nil
 }

@@ -61,6 +61,10 @@ type Settings struct {
 	DatabaseURL string
 	AuthToken   string
 
+	// Shards are the databases that counters are spread over, and NextShards the list that is to come: see ratelimit.NewShards.
+	// Nil: the counters are in the application's database. AuthToken is for all of them.
+	Shards, NextShards []ShardSetting
+
 	// Secret keys the HMACs of subjects. At least ratelimit.MinSecretBytes long.
 	Secret []byte
 
@@ -131,6 +135,7 @@ func LoadSettings(lookup func(string) (string, bool), root string) (Settings, er
 	s := Settings{Root: root, Platform: e.platform()}
 	db := e.database(s.Platform, root)
 	s.DatabaseURL, s.AuthToken = db.URL, db.AuthToken
+	s.Shards, s.NextShards = e.shards(db, s.Platform)
 
 	s.Secret = e.secret("RATE_LIMIT_SECRET")
 	switch {
@@ -208,6 +213,18 @@ func LoadDatabase(lookup func(string) (string, bool), root string) (database.Con
 		return database.Config{}, err
 	}
 	return db, nil
+}
+
+// LoadShards reads what LoadSettings reads about the shards and the database, as LoadDatabase does.
+func LoadShards(lookup func(string) (string, bool), root string) (own database.Config, now, next []ShardSetting, err error) {
+	e := environment{lookup: lookup}
+	platform := e.platform()
+	own = e.database(platform, root)
+	now, next = e.shards(own, platform)
+	if err := errors.Join(e.problems...); err != nil {
+		return database.Config{}, nil, nil, err
+	}
+	return own, now, next, nil
 }
 
 // environment reads variables and collects what is wrong with them.

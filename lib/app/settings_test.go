@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"os"
@@ -141,6 +142,26 @@ func TestAWrongSettingIsAnErrorThatNamesTheVariable(t *testing.T) {
 		{"TURSO_DATABASE_URL", "FILE:/s3cr3t.db"},
 		{"TURSO_AUTH_TOKEN", "  "},
 		{"TURSO_AUTH_TOKEN", "s3cr3t\n"},
+		{"TURSO_DATABASE_URLS", "  "},
+		{"TURSO_DATABASE_URLS", ","},
+		{"TURSO_DATABASE_URLS", "libsql://s3cr3t-0.example.org,"},
+		{"TURSO_DATABASE_URLS", "libsql://s3cr3t-0.example.org,,libsql://s3cr3t-1.example.org"},
+		{"TURSO_DATABASE_URLS", "libsql://s3cr3t-0.example.org libsql://s3cr3t-1.example.org"},
+		{"TURSO_DATABASE_URLS", "libsql://s3cr3t-0.example.org,https://S3cr3t-0.example.org:443/"},
+		{"TURSO_DATABASE_URLS", "libsql://s3cr3t-0.example.org?authToken=s3cr3t"},
+		{"TURSO_DATABASE_URLS", "file:/s3cr3t.db"},
+		{"TURSO_DATABASE_URLS", "libsql://s3cr3t-0.example.org,file:/s3cr3t.db"},
+		{"TURSO_DATABASE_URLS", "http://s3cr3t-0.example.org"}, // the token would travel unencrypted
+		{"TURSO_DATABASE_URLS", "a=libsql://s3cr3t-0.example.org,libsql://s3cr3t-1.example.org"},
+		{"TURSO_DATABASE_URLS", "a=libsql://s3cr3t-0.example.org,a=libsql://s3cr3t-1.example.org"},
+		{"TURSO_DATABASE_URLS", "a=libsql://s3cr3t-0.example.org,b=libsql://s3cr3t-0.example.org"},
+		{"TURSO_DATABASE_URLS", "a=,b=libsql://s3cr3t-0.example.org"},
+		{"TURSO_DATABASE_URLS", manyShards(257)},
+		{"TURSO_DATABASE_URLS_NEXT", "  "},
+		{"TURSO_DATABASE_URLS_NEXT", "s3cr3t"},
+		{"TURSO_DATABASE_URLS_NEXT", platform()["TURSO_DATABASE_URL"]}, // where they are
+		{"TURSO_DATABASE_URLS_NEXT", "x=" + platform()["TURSO_DATABASE_URL"]},
+		{"TURSO_DATABASE_URLS_NEXT", manyShards(256)},
 		{"RATE_LIMIT_SECRET", unset},
 		{"RATE_LIMIT_SECRET", ""},
 		{"RATE_LIMIT_SECRET", "  "},
@@ -413,6 +434,58 @@ func TestTheDetectionOfAttacksCanBeOff(t *testing.T) {
 		env["STUFFING_DETECTION"] = value
 		if s, err := LoadSettings(lookupIn(env), ""); err != nil || (s.Stuffing != nil) != on {
 			t.Errorf("%q: got %v, %v", value, s.Stuffing, err)
+		}
+	}
+}
+
+// manyShards is a list of so many databases.
+func manyShards(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("libsql://weir-%d.example.org", i))
+	}
+	return strings.Join(all, ",")
+}
+
+// Row D6: what a list of shards means, and which two lists go together.
+func TestShardsHaveTheNamesOfTheirHostsOrTheirOwn(t *testing.T) {
+	const own = "libsql://weir.example.org"
+	for what, c := range map[string]struct {
+		now, next string
+		want      string // now | next, or what is wrong
+	}{
+		"none":                       {"", "", " | "},
+		"hosts":                      {"libsql://B.example.org, https://a.example.org/", "", "b.example.org a.example.org | "},
+		"names":                      {"one=libsql://b.example.org,two=" + own, "", "one two | "},
+		"a port and a path":          {"http://127.0.0.1:8080/x,http://127.0.0.1:8081/x", "", "127.0.0.1:8080/x 127.0.0.1:8081/x | "},
+		"one more":                   {"libsql://a.example.org", "libsql://b.example.org,https://a.example.org", "a.example.org | b.example.org a.example.org"},
+		"from the database itself":   {"", own + ",libsql://b.example.org", "weir.example.org | weir.example.org b.example.org"},
+		"from it, with names":        {"", "a=" + own + ",b=libsql://b.example.org", "a | a b"},
+		"away from it":               {"", "libsql://b.example.org", "weir.example.org | b.example.org"},
+		"the same in another order":  {"libsql://a.example.org,libsql://b.example.org", "libsql://b.example.org,libsql://a.example.org", "in already"},
+		"a name that moves":          {"a=libsql://a.example.org", "a=libsql://b.example.org", "move the database first"},
+		"a database with a new name": {"a=libsql://a.example.org", "b=libsql://a.example.org", "another name"},
+		"names that come":            {"libsql://a.example.org", "a=libsql://a.example.org,b=libsql://b.example.org", "another name"},
+	} {
+		env := platform()
+		env["TURSO_DATABASE_URL"], env["TURSO_DATABASE_URLS"], env["TURSO_DATABASE_URLS_NEXT"] = own, c.now, c.next
+		s, err := LoadSettings(lookupIn(env), "")
+		names := func(shards []ShardSetting) string {
+			var all []string
+			for _, shard := range shards {
+				all = append(all, shard.Name)
+			}
+			return strings.Join(all, " ")
+		}
+		got := names(s.Shards) + " | " + names(s.NextShards)
+		if err != nil {
+			if strings.Contains(err.Error(), "example.org") {
+				t.Errorf("%s: an error repeats a URL: %v", what, err)
+			}
+			got = err.Error()
+		}
+		if !strings.Contains(c.want, "|") && !strings.Contains(got, c.want) || strings.Contains(c.want, "|") && got != c.want {
+			t.Errorf("%s: got %q, want %q", what, got, c.want)
 		}
 	}
 }

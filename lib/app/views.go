@@ -4,6 +4,7 @@ import (
 	"math"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -22,7 +23,7 @@ func (a *App) view(call *web.Call, keys bool) (web.Reply, error) {
 	if err != nil {
 		return web.Reply{}, err
 	}
-	if _, _, err := place(call); err != nil { // also of a view that has no pages
+	if _, _, err := a.place(call); err != nil { // also of a view that has no pages
 		return web.Reply{}, err
 	}
 	if call.Request.URL.Query().Has("op") {
@@ -46,7 +47,7 @@ type policyRefusals struct {
 
 // viewRefusals tells of every policy, those that refused nothing included: a plot needs no other source.
 func (a *App) viewRefusals(call *web.Call) (web.Reply, error) {
-	hourly, err := a.store.Refusals(call.Context())
+	hourly, err := a.counters.refusals(call.Context())
 	if err != nil {
 		return web.Reply{}, web.Unavailable(err)
 	}
@@ -72,6 +73,7 @@ func (a *App) viewRefusals(call *web.Call) (web.Reply, error) {
 
 type auditItem struct {
 	ID     int64     `json:"id"`
+	Shard  int       `json:"shard,omitzero"`
 	At     time.Time `json:"at"`
 	Policy string    `json:"policy"`
 	Action string    `json:"action"`
@@ -81,16 +83,17 @@ type auditItem struct {
 }
 
 func (a *App) viewAudit(call *web.Call, keys bool) (web.Reply, error) {
-	return pageOf(call,
-		func(below int64, limit int) ([]sqlstore.AuditRow, error) {
-			rows, err := a.store.Audit(call.Context(), below, limit)
+	return pageOf(a, call,
+		func(one *counter, below int64, limit int) ([]sqlstore.AuditRow, error) {
+			rows, err := one.store.Audit(call.Context(), below, limit)
 			if err != nil {
 				return nil, web.Unavailable(err)
 			}
 			return rows, nil
 		},
-		func(row sqlstore.AuditRow) (auditItem, int64) {
-			item := auditItem{ID: row.ID, At: row.At, Policy: row.Policy, Action: row.Action, Until: row.Until}
+		func(row sqlstore.AuditRow) (int64, time.Time) { return row.ID, row.At },
+		func(row sqlstore.AuditRow, shard int) auditItem {
+			item := auditItem{ID: row.ID, Shard: shard, At: row.At, Policy: row.Policy, Action: row.Action, Until: row.Until}
 			switch ratelimit.Action(row.Action) {
 			case ratelimit.Reset, ratelimit.Ban, ratelimit.Allow:
 			default:
@@ -99,12 +102,13 @@ func (a *App) viewAudit(call *web.Call, keys bool) (web.Reply, error) {
 			if keys {
 				item.Key = keyText(row.Key)
 			}
-			return item, row.ID
+			return item
 		})
 }
 
 type alertItem struct {
 	ID            int64          `json:"id"`
+	Shard         int            `json:"shard,omitzero"`
 	At            time.Time      `json:"at"`
 	Kind          string         `json:"kind"`
 	Policy        string         `json:"policy"`
@@ -118,14 +122,15 @@ type alertItem struct {
 }
 
 func (a *App) viewAlerts(call *web.Call, keys bool) (web.Reply, error) {
-	return pageOf(call,
-		func(below int64, limit int) ([]alerts.Alert, error) {
-			page, err := a.alerts.Page(call.Context(), below, limit)
+	return pageOf(a, call,
+		func(one *counter, below int64, limit int) ([]alerts.Alert, error) {
+			page, err := one.alerts.Page(call.Context(), below, limit)
 			return page, storage(err)
 		},
-		func(alert alerts.Alert) (alertItem, int64) {
+		func(alert alerts.Alert) (int64, time.Time) { return alert.ID, alert.At },
+		func(alert alerts.Alert, shard int) alertItem {
 			item := alertItem{
-				ID: alert.ID, At: alert.At, Kind: alert.Kind, Policy: alert.Policy, Windows: alert.Windows, LastAt: alert.Last,
+				ID: alert.ID, Shard: shard, At: alert.At, Kind: alert.Kind, Policy: alert.Policy, Windows: alert.Windows, LastAt: alert.Last,
 				Attempts: alert.Attempts, SentAt: alert.Sent,
 			}
 			if a.settings.Webhook != nil {
@@ -137,26 +142,30 @@ func (a *App) viewAlerts(call *web.Call, keys bool) (web.Reply, error) {
 			case keys:
 				item.Key = keyText(alert.Key)
 			}
-			return item, alert.ID
+			return item
 		})
 }
 
-// cursorForm is that of a number that the database can hold.
-var cursorForm = regexp.MustCompile(`^[1-9][0-9]{0,17}$`)
+// cursorForm is that of a number that the database can hold, or of one for each shard.
+var cursorForm = regexp.MustCompile(`^[1-9][0-9]{0,17}(\.[1-9][0-9]{0,17})*$`)
 
-// place reads where a page begins, below a number, and how many items it may have.
-func place(call *web.Call) (below int64, limit int, err error) {
+// place reads where a page begins, below a number in each database, and how many items it may have.
+func (a *App) place(call *web.Call) (below []int64, limit int, err error) {
 	text, err := call.Query("cursor")
 	if err != nil {
-		return 0, 0, err
+		return nil, 0, err
 	}
-	below = math.MaxInt64
-	if text != "" {
-		if !cursorForm.MatchString(text) {
-			return 0, 0, web.BadRequest("cursor", "This is no cursor of a view. Please begin without one.")
-		}
-		if below, err = strconv.ParseInt(text, 10, 64); err != nil {
-			return 0, 0, err // the form has no such number
+	below = make([]int64, len(a.counters.all))
+	numbers := strings.Split(text, ".")
+	if text != "" && (!cursorForm.MatchString(text) || len(numbers) != len(below)) {
+		return nil, 0, web.BadRequest("cursor", "This is no cursor of a view. Please begin without one.")
+	}
+	for i := range below {
+		below[i] = math.MaxInt64
+		if text != "" {
+			if below[i], err = strconv.ParseInt(numbers[i], 10, 64); err != nil {
+				return nil, 0, err // the form has no such number
+			}
 		}
 	}
 	limit, err = pageLimit(call)
@@ -166,27 +175,63 @@ func place(call *web.Call) (below int64, limit int, err error) {
 	return below, limit, err
 }
 
-// pageOf answers with a page of what is numbered in the order of time, newest first. Its cursor is the number of the last
-// item: what is added meanwhile comes before the first page, so that none is skipped and none appears twice.
-func pageOf[Row, Item any](call *web.Call, read func(below int64, limit int) ([]Row, error), show func(Row) (Item, int64)) (web.Reply, error) {
-	below, limit, err := place(call)
+// pageOf answers with a page of what each database numbers in the order of time, newest first. Its cursor is the number of the last
+// item of each: what is added meanwhile comes before the first page, so that none is skipped and none appears twice.
+func pageOf[Row, Item any](
+	a *App, call *web.Call, read func(one *counter, below int64, limit int) ([]Row, error), at func(Row) (int64, time.Time), show func(row Row, shard int) Item,
+) (web.Reply, error) {
+	below, limit, err := a.place(call)
 	if err != nil {
 		return web.Reply{}, err
 	}
-	rows, err := read(below, limit+1)
-	if err != nil {
-		return web.Reply{}, err
+	rows := make([][]Row, len(below))
+	if err := a.counters.each(func(i int, one *counter) (err error) {
+		rows[i], err = read(one, below[i], limit+1)
+		return err
+	}); err != nil {
+		return web.Reply{}, web.Unavailable(err)
+	}
+	for i := range below { // a first page settles where each database begins
+		if below[i] == math.MaxInt64 {
+			below[i] = 1
+			if len(rows[i]) > 0 {
+				number, _ := at(rows[i][0])
+				below[i] = number + 1
+			}
+		}
 	}
 	body := struct {
 		Items []Item `json:"items"`
 		Next  string `json:"next,omitempty"`
 	}{Items: []Item{}}
-	for i, row := range rows[:min(len(rows), limit)] {
-		item, number := show(row)
-		body.Items = append(body.Items, item)
-		if i == limit-1 && len(rows) > limit {
-			body.Next = strconv.FormatInt(number, 10)
+	for {
+		newest := -1
+		var latest time.Time
+		for i := range rows {
+			if len(rows[i]) > 0 {
+				if _, when := at(rows[i][0]); newest < 0 || when.After(latest) {
+					newest, latest = i, when
+				}
+			}
 		}
+		if newest < 0 {
+			return web.Reply{Body: body}, nil
+		}
+		if len(body.Items) == limit {
+			numbers := make([]string, len(below))
+			for i, number := range below {
+				numbers[i] = strconv.FormatInt(number, 10)
+			}
+			body.Next = strings.Join(numbers, ".")
+			return web.Reply{Body: body}, nil
+		}
+		row := rows[newest][0]
+		rows[newest] = rows[newest][1:]
+		below[newest], _ = at(row)
+		shard := 0
+		if a.counters.several() {
+			shard = newest + 1
+		}
+		body.Items = append(body.Items, show(row, shard))
 	}
-	return web.Reply{Body: body}, nil
 }

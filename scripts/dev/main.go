@@ -104,7 +104,7 @@ func functions(ctx context.Context, root, db string, log *slog.Logger) (api func
 	if err != nil {
 		return nil, nil, err
 	}
-	return application.Handler, database.Close, nil
+	return application.Handler, func() error { return errors.Join(application.Close(), database.Close()) }, nil
 }
 
 // validate says what is wrong with -db, by that name.
@@ -127,6 +127,8 @@ func environment(db string) func(string) (string, bool) {
 		switch {
 		case name == "TURSO_DATABASE_URL":
 			return db, db != ""
+		case name == "TURSO_DATABASE_URLS", name == "TURSO_DATABASE_URLS_NEXT":
+			return "", false
 		case name == "TURSO_AUTH_TOKEN" && db == "":
 			return "", false
 		case name == "VERCEL" && strings.TrimSpace(value) != "":

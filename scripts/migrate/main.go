@@ -24,7 +24,7 @@ const usage = `usage: go run ./scripts/migrate COMMAND
   force N   set the version to N (-1 for none) without running anything
 
 The database is TURSO_DATABASE_URL with TURSO_AUTH_TOKEN; off the platform, when the URL is unset, the file
-.data/weir.db of the project. Exit codes of the built program: 0 done or "no change", 1 failed, 2 wrong usage,
+.data/weir.db of the project. With TURSO_DATABASE_URLS or TURSO_DATABASE_URLS_NEXT it is done to each of those too. Exit codes of the built program: 0 done or "no change", 1 failed, 2 wrong usage,
 3 another process is migrating. go run turns every code but 0 into 1.
 `
 
@@ -56,10 +56,19 @@ func run(ctx context.Context, args []string, lookup func(string) (string, bool),
 		fmt.Fprint(stderr, usage)
 		return command.WrongUsage
 	}
-	var message string
-	err := command.WithDatabase(lookup, callDeadline, func(db *database.DB) (err error) {
-		message, err = do(ctx, db)
-		return err
+	err := command.WithDatabases(lookup, callDeadline, func(name string, several bool, db *database.DB) error {
+		message, err := do(ctx, db)
+		switch {
+		case err != nil:
+			return err
+		case several && name == "":
+			name = "TURSO_DATABASE_URL"
+			fallthrough
+		case several:
+			message = name + ": " + message
+		}
+		fmt.Fprintln(stdout, message)
+		return nil
 	})
 	switch {
 	case errors.Is(err, migration.ErrLocked):
@@ -69,7 +78,6 @@ func run(ctx context.Context, args []string, lookup func(string) (string, bool),
 		fmt.Fprintln(stderr, err)
 		return command.Failed
 	}
-	fmt.Fprintln(stdout, message)
 	return 0
 }
 

@@ -255,3 +255,38 @@ func TestTwoProcessesAtOnceMigrateOnce(t *testing.T) {
 		}
 	})
 }
+
+// Row D6: the shards of both lists are migrated with the application's own database, each once, also when one of them fails.
+func TestEveryShardIsMigrated(t *testing.T) {
+	repo.Project(t)
+	own, shard, next := hrana.Start(t, hrana.Config{}), hrana.Start(t, hrana.Config{}), hrana.Start(t, hrana.Config{})
+	settings := map[string]string{
+		"TURSO_DATABASE_URL":       own.URL,
+		"TURSO_DATABASE_URLS":      "a=" + own.URL + ",b=" + shard.URL,
+		"TURSO_DATABASE_URLS_NEXT": "a=" + own.URL + ",b=" + shard.URL + ",c=" + next.URL,
+	}
+	migrate := func(args ...string) (code int, stdout, stderr string) {
+		var out, problems bytes.Buffer
+		code = run(t.Context(), args, func(name string) (string, bool) { value, found := settings[name]; return value, found }, &out, &problems)
+		return code, out.String(), problems.String()
+	}
+	lines := func(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") }
+	shard.SetHook(func(int, hrana.Request) hrana.Action { return hrana.Action{Answer: &hrana.Answer{Status: 500}} })
+	code, stdout, stderr := migrate("up")
+	if said := lines(stdout); code != command.Failed || len(said) != 2 || !strings.HasPrefix(said[0], "TURSO_DATABASE_URL: version ") || !strings.HasPrefix(said[1], "c: version ") ||
+		!strings.Contains(stderr, "b: ") {
+		t.Errorf("with a shard that fails: code %d, %q, %q", code, stdout, stderr)
+	}
+	shard.SetHook(nil)
+	code, stdout, stderr = migrate("up")
+	if said := lines(stdout); code != 0 || len(said) != 3 || !strings.HasPrefix(said[0], "TURSO_DATABASE_URL: no change") || !strings.HasPrefix(said[1], "b: version ") ||
+		!strings.HasPrefix(said[2], "c: no change") || stderr != "" {
+		t.Errorf("code %d, %q, %q", code, stdout, stderr)
+	}
+	for i, server := range []*hrana.Server{own, shard, next} {
+		var n int
+		if err := server.DB().QueryRow("SELECT count(*) FROM sqlite_master WHERE name = 'rate_limits'").Scan(&n); err != nil || n != 1 {
+			t.Errorf("database %d has %d tables of limits, %v", i, n, err)
+		}
+	}
+}

@@ -58,6 +58,38 @@ func WithDatabase(lookup func(string) (string, bool), callDeadline time.Duration
 	return errors.Join(do(db), db.Close())
 }
 
+// WithDatabases does the same with that database and then with each of the shards, whose names it tells do; the database's own
+// is "". What fails for one is done for the others all the same.
+func WithDatabases(lookup func(string) (string, bool), callDeadline time.Duration, do func(name string, several bool, db *database.DB) error) error {
+	dir, err := os.Getwd()
+	if err != nil {
+		return fmt.Errorf("working directory: %w", err)
+	}
+	root, err := app.FindRoot(dir)
+	if err != nil {
+		return err
+	}
+	config, now, next, err := app.LoadShards(lookup, root)
+	if err != nil {
+		return err
+	}
+	config.Deadline = callDeadline
+	shards := app.ShardsBeside(config.URL, now, next)
+	var errs []error
+	for _, shard := range append([]app.ShardSetting{{URL: config.URL}}, shards...) {
+		config.URL = shard.URL
+		db, err := database.Open(config)
+		if err == nil {
+			err = errors.Join(do(shard.Name, len(shards) > 0, db), db.Close())
+		}
+		if err != nil && shard.Name != "" {
+			err = fmt.Errorf("%s: %w", shard.Name, err)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
 // NeedTable tells how to make a table that is missing.
 func NeedTable(ctx context.Context, db *database.DB, name string) error {
 	var there bool
