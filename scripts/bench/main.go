@@ -22,6 +22,7 @@ import (
 )
 
 const usage = `usage: go run ./scripts/bench [-quick] [-bars=false] [-run REGEXP] [-cpuprofile FILE]
+       go run ./scripts/bench -shards [-for 1m] [-servers 1,2,4] [-commits 10ms,25ms,50ms,100ms]
 
 measures ratios and prints a line for each: what, the figures, their ratio, the bar, and whether that is met. Each measurement
 checks that what it measured was right. It takes about 5 minutes and needs Go. With Node it installs the limiters that it compares
@@ -32,6 +33,14 @@ is none, and nothing is installed anywhere else. What it could not measure it sa
   -bars=false   only report: a bar that is not met is no failure
   -run REGEXP   only what matches, of: %s
   -cpuprofile   writes a profile of this process, for go tool pprof
+
+With -shards it measures how throughput grows with servers instead, each of which has one writer and takes as long for a commit as it is told: as
+long as a plan of Turso's. For each it finds what they do at the most, holds 70 %% of that for as long as -for says, and checks that each limit was
+exact. It takes 20 minutes, and says nothing of one machine's speed: the servers wait.
+
+  -for          how long a rate is held (default 1m)
+  -servers      how many servers, 1 to 16, separated by commas
+  -commits      how long a commit takes; turso stands for Turso's own server, as it is
 
 Exit codes of the built program: 0 every bar that could be measured is met, 1 one is not, or a measurement went wrong, 2 wrong usage.
 go run turns every code but 0 into 1.
@@ -104,6 +113,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(io.Discard)
 	quick, bars := flags.Bool("quick", false, ""), flags.Bool("bars", true, "")
 	pattern, profile := flags.String("run", "", ""), flags.String("cpuprofile", "", "")
+	shards, long := flags.Bool("shards", false, ""), flags.Duration("for", time.Minute, "")
+	servers, commits := flags.String("servers", "1,2,4", ""), flags.String("commits", "10ms,25ms,50ms,100ms", "")
 	err := flags.Parse(args)
 	names := make([]string, len(measurements))
 	for i, m := range measurements {
@@ -115,7 +126,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	chosen, notPattern := regexp.Compile(*pattern)
-	if err = errors.Join(err, notPattern); err == nil && flags.NArg() > 0 {
+	sharded, notShards := parseShards(*servers, *commits, *long)
+	if err = errors.Join(err, notPattern, notShards); err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	if err != nil {
@@ -140,6 +152,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		defer pprof.StopCPUProfile()
 	}
 	b := &bench{ctx: ctx, root: root, quick: *quick, say: stderr}
+	if *shards {
+		fmt.Fprintf(stdout, "%s\n`go run ./scripts/bench%s`\n\n", machine(), join(args))
+		return b.shards(sharded, stdout)
+	}
 	r := report{out: stdout, quick: *quick}
 	fmt.Fprintf(stdout, "%s\n`go run ./scripts/bench%s`\n\n", machine(), join(args))
 	r.begin()

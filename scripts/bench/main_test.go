@@ -180,12 +180,63 @@ func TestAWorkerThatFailsSaysWhy(t *testing.T) {
 }
 
 func TestAWrongCommandLineIsToldWithTheUsage(t *testing.T) {
-	for _, args := range [][]string{{"-fast"}, {"-run", "("}, {"all"}} {
+	for _, args := range [][]string{
+		{"-fast"}, {"-run", "("}, {"all"}, {"-shards", "-servers", "0"}, {"-shards", "-servers", "17"}, {"-shards", "-commits", "soon"}, {"-shards", "-commits", "-1s"},
+		{"-shards", "-for", "0s"},
+	} {
 		if code, _, stderr := benchmark(t, args...); code != command.WrongUsage || !strings.Contains(stderr, "usage: ") {
 			t.Errorf("%q: exit code %d: %s", args, code, stderr)
 		}
 	}
 	if code, stdout, _ := benchmark(t, "-h"); code != 0 || !strings.Contains(stdout, "processes, upstash") {
 		t.Errorf("-h: exit code %d: %s", code, stdout)
+	}
+}
+
+// Row D6. What it measures is judged by nobody here; that each limit was exact is.
+func TestServersWithSlowCommitsAreDrivenOverTheirLimitsExactly(t *testing.T) {
+	code, stdout, stderr := benchmark(t, "-shards", "-for", "600ms", "-commits", "2ms", "-servers", "1,2")
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	if code != 0 || len(lines) != 7 {
+		t.Fatalf("exit code %d: %s\n%s", code, stdout, stderr)
+	}
+	for i, line := range lines[5:] {
+		if columns := strings.Split(line, " | "); len(columns) != 10 || columns[0] != "| 2ms" || columns[1] != fmt.Sprint(i+1) || !strings.Contains(line, "subjects over their limit") {
+			t.Errorf("%q", line)
+		}
+	}
+}
+
+func TestAStreamThatIsNotExactIsFound(t *testing.T) {
+	_, err := within(t.Context(), func(s *scope) (struct{}, error) {
+		o := openFile(s, 1)
+		policy := wide("p")
+		policy.Limit = limitOfShards
+		st := newStream(policy)
+		for range 3 * subjectsAtOnce {
+			st.one(s.ctx, o.limiter)
+		}
+		if err := st.exact(s.ctx, []*opened{o}); err != nil {
+			t.Error(err)
+		}
+		for what, spoil := range map[string]func(*stream){
+			"one admitted more": func(st *stream) { st.admitted[7]++ },
+			"one refused":       func(st *stream) { st.admitted[7]-- },
+			"a subject more":    func(st *stream) { st.asked[1000], st.admitted[1000] = 1, 1 },
+			"an error":          func(st *stream) { st.failed = errors.New("cut") },
+		} {
+			other := newStream(policy)
+			for subject, asked := range st.asked {
+				other.asked[subject], other.admitted[subject] = asked, st.admitted[subject]
+			}
+			spoil(other)
+			if other.exact(s.ctx, []*opened{o}) == nil {
+				t.Errorf("%s: not found", what)
+			}
+		}
+		return struct{}{}, nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -75,7 +75,14 @@ func decide(s *scope, lines *bufio.Scanner, say *json.Encoder) error {
 // serve is a server of SQL over HTTP with SQLite behind it. It says its URL, and after each line how many requests came since the
 // last one.
 func serve(s *scope, lines *bufio.Scanner, say *json.Encoder) error {
+	commit, err := commitTime()
+	if err != nil {
+		return err
+	}
 	server := hrana.Start(s, hrana.Config{})
+	if commit > 0 {
+		server.SetHook(model(commit, func() *hrana.Server { return server }))
+	}
 	if err := say.Encode(map[string]string{"ready": server.URL}); err != nil {
 		return err
 	}
