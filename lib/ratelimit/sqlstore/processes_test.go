@@ -22,7 +22,7 @@ import (
 	"github.com/weirlimits/weir/lib/testkit/turso"
 )
 
-// urlOfParent tells a copy of this test program that it is one of many processes, and which database they share; workOfParent
+// urlOfParent tells a copy of this test program that it is one of many processes, and which databases they share; workOfParent
 // tells what it is to do, and numberOfParent which of them it is, from 0.
 const (
 	urlOfParent    = "WEIR_TEST_SHARED_DATABASE"
@@ -34,6 +34,7 @@ const (
 var works = map[string]func(*ratelimit.Limiter) (string, error){
 	"once":  decideOnce,
 	"mixed": decideMixed,
+	"both":  decideBoth,
 
 	"loads":   decideLoads,
 	"guesses": decideGuesses,
@@ -57,11 +58,18 @@ var shared = ratelimit.Policy{Name: "shared", Algorithm: ratelimit.FixedWindow, 
 // workWhenTold is what each of the processes does: it opens everything, says that it is ready, and begins when its standard
 // input ends.
 func workWhenTold(url string) error {
-	db, err := database.Open(database.Config{URL: url, Deadline: 20 * time.Second})
+	var all []*database.DB
+	for one := range strings.FieldsSeq(url) {
+		db, err := database.Open(database.Config{URL: one, Deadline: 20 * time.Second})
+		if err != nil {
+			return err
+		}
+		all = append(all, db)
+	}
+	store, err := over(all, sqlstore.Config{})
 	if err != nil {
 		return err
 	}
-	store := open(db, sqlstore.Config{})
 	limiter, err := ratelimit.New(store, storetest.Secret, ratelimit.Config{Deadline: patience})
 	if err != nil {
 		return err
