@@ -229,3 +229,24 @@ func (d databases) migrateShards(ctx context.Context) error {
 
 // isFile says whether a database is an embedded file.
 func isFile(url string) bool { return strings.HasPrefix(strings.ToLower(url), "file:") }
+
+// OpenShards opens the databases that counters are in, and those of the list that is to come, by name, for commands that go through
+// them; end closes them. Its errors are those of LoadShards and of database.Open.
+func OpenShards(lookup func(string) (string, bool), root string, deadline time.Duration) (now, next map[string]*sqlstore.Store, end func() error, err error) {
+	own, nowList, nextList, err := LoadShards(lookup, root)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	dbs, err := openDatabases(Settings{DatabaseURL: own.URL, AuthToken: own.AuthToken, Shards: nowList, NextShards: nextList}, deadline)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	stores := func(shards []Shard) map[string]*sqlstore.Store {
+		all := map[string]*sqlstore.Store{}
+		for _, shard := range shards {
+			all[shard.Name] = openStore(shard.DB, sqlstore.Config{Deadline: deadline})
+		}
+		return all
+	}
+	return stores(dbs.now), stores(dbs.next), dbs.Close, nil
+}

@@ -6,7 +6,7 @@ import "github.com/weirlimits/weir/lib/ratelimit"
 func Statements() map[string]int {
 	all := map[string]int{
 		giveBackPlain.sql: 2, giveBackRotating.sql: 2, operate.sql: 6, sweepText.sql: 3, sweepInPassing.sql: 3, lastOf.sql: 2, counts.sql: 1,
-		audit.sql: 2, refusals.sql: 3, sweepAuditText.sql: 3, sweepAuditInPassing.sql: 3,
+		audit.sql: 2, words.sql: 3, refusals.sql: 3, sweepAuditText.sql: 3, sweepAuditInPassing.sql: 3,
 	}
 	for _, limits := range []int{1, 2, ratelimit.MaxCharges} {
 		for algorithms := range 31 {
