@@ -105,7 +105,8 @@
 // # Stores
 //
 // [MemoryStore] serves tests and programs that are one process. Package sqlstore keeps counters in SQLite, libSQL or the Turso
-// engine, shared by any number of processes. Package storetest holds the suite that a Store of your own has to pass.
+// engine, shared by any number of processes. [Shards] spreads subjects over several stores, and says what a decision over several
+// of them is: as exact upwards, and not one atomic unit. Package storetest holds the suite that a Store of your own has to pass.
 //
 // # Stability
 //
