@@ -2,10 +2,9 @@ package accounts
 
 import (
 	"fmt"
-	"net/mail"
 	"strings"
-	"unicode"
 
+	"github.com/weirlimits/weir/lib/mail"
 	"github.com/weirlimits/weir/lib/ratelimit"
 )
 
@@ -43,22 +42,15 @@ func (n Name) Reserved() bool {
 	return strings.HasPrefix(string(n), reservedPrefix)
 }
 
-// maxEmailBytes is the longest address that mail can be sent to (RFC 5321, section 4.5.3.1.3, less its angle brackets).
-const maxEmailBytes = 254
-
 // Email is an address as its owner wrote it. ParseEmail makes one.
 type Email string
 
-// ParseEmail reads an e-mail address in the form local@domain, without a display name (RFC 5322, section 3.4.1). White
-// space around it is dropped. The error matches ErrEmail and doesn't hold the text.
+// ParseEmail reads an address as mail.ParseAddress does: one that any server takes mail for, since it is there to be written to.
+// The error matches ErrEmail and doesn't hold the text.
 func ParseEmail(text string) (Email, error) {
-	text = strings.TrimSpace(text)
-	if len(text) > maxEmailBytes {
-		return "", fmt.Errorf("%w: %d bytes long: allowed are %d", ErrEmail, len(text), maxEmailBytes)
-	}
 	address, err := mail.ParseAddress(text)
-	if err != nil || address.Address != text || strings.ContainsFunc(text, unicode.IsControl) {
-		return "", fmt.Errorf("%w: it has not the form name@example.org", ErrEmail)
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", ErrEmail, mail.AddressRule)
 	}
-	return Email(text), nil
+	return Email(address), nil
 }

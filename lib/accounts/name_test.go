@@ -80,7 +80,7 @@ func TestAnEmailAddressIsReadAsItsOwnerWroteIt(t *testing.T) {
 	for _, text := range []string{
 		"", " ", "someone", "@example.org", "someone@", "Someone <someone@example.org>", "a@b@example.org", "a b@example.org",
 		"someone@example.org\r\nBcc: another@example.org", "someone@example.org, another@example.org",
-		strings.Repeat("x", 250) + "@example.org",
+		strings.Repeat("x", 250) + "@example.org", `"quoted local"@example.org`, "someone@localhost", "someone@b\u00fccher.example.org",
 	} {
 		if got, err := ParseEmail(text); !errors.Is(err, ErrEmail) || got != "" {
 			t.Errorf("%q is read as %q, %v", text, got, err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirlimits/weir/lib/accounts"
 	"github.com/weirlimits/weir/lib/codes"
+	"github.com/weirlimits/weir/lib/mail"
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/web"
 )
@@ -32,7 +33,7 @@ func (a *App) signUp() web.Resource {
 			var email accounts.Email
 			if in.Email != "" {
 				if email, err = accounts.ParseEmail(in.Email); err != nil {
-					return web.Reply{}, web.Unprocessable("email", "An e-mail address has the form name@example.org.")
+					return web.Reply{}, web.Unprocessable("email", sentence(mail.AddressRule))
 				}
 			}
 			account, err := a.accounts.SignUp(call.Context(), accounts.Applicant{Code: code, Name: name, Password: in.Password, Email: email})

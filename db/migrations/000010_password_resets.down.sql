@@ -1,0 +1,3 @@
+DROP TRIGGER accounts_take_resets;
+DROP TRIGGER accounts_end_resets;
+DROP TABLE password_resets;
