@@ -25,6 +25,7 @@ import (
 	"github.com/weirlimits/weir/lib/policies"
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/ratelimit/sqlstore"
+	"github.com/weirlimits/weir/lib/resets"
 	"github.com/weirlimits/weir/lib/sandbox"
 	"github.com/weirlimits/weir/lib/sms"
 	"github.com/weirlimits/weir/lib/stuffing"
@@ -74,6 +75,7 @@ type App struct {
 	mail        mail.Sender
 	outbox      *mail.Outbox // what mail is without a server; swept with one too, and has SMS without a gateway
 	invites     *invites.Mailer
+	resets      *resets.Mailer
 	otp         *otp.Codes
 	wait        func(context.Context, time.Duration) error
 	sandbox     *sandbox.Sandbox
@@ -178,6 +180,7 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 		a.wait = wait
 	}
 	a.invites = invites.New(a.codes, a.mail, invites.Config{Site: settings.Site})
+	a.resets = resets.New(a.mail, settings.Site)
 	for route, resource := range resources {
 		a.handlers[route] = a.alerting(a.web.Handler("/api/"+route, resource(a)))
 	}

@@ -111,6 +111,9 @@ var operations = []operation{
 	{"DELETE sign-in", "", "nobody", "session", 204, 503, 503, 503, 204, 503, 503},
 	{"DELETE sign-in?everywhere=1", "", "demo", "session", 403, 503, 503, 503, 403, 503, 503},
 	{"PATCH sign-in", `{"currentPassword":"a wrong password","newPassword":"another password"}`, "member", "session", 401, 503, 503, 503, 401, 503, 503},
+	{"PATCH sign-in", `{"token":"` + someToken + `","newPassword":"another password"}`, "", "session", 401, 503, 503, 503, 401, 503, 503},
+	{"PUT sign-in", `{"username":"nobody#"}`, "", "session", 202, 503, 503, 503, 202, 503, 503},
+	{"PUT sign-in", `{"username":"someone"}`, "", "session", 202, 503, 503, 503, 202, 503, 503},
 	{"POST sign-up", `{"code":"WEIR-0000-0000-0000","username":"another","password":"` + rightPassword + `"}`, "", "sign-up", 422, 503, 503, 503, 422, 503, 503},
 	{"DELETE sign-up", `{"password":"a wrong password"}`, "member", "session", 401, 503, 503, 503, 401, 503, 503},
 	{"POST demo-sign-in", `{"role":"member"}`, "", "demo-sign-in", 200, 503, 503, 503, 200, 503, 503},
@@ -173,6 +176,7 @@ func TestEveryFaultOfTheStoreIsAnsweredAsTheTableSays(t *testing.T) {
 // play meets every request with every fault; with those alone that get to the server when not all are wanted.
 func (f *faulty) play(failure string, all bool) {
 	who := f.people()
+	f.give("someone", "someone@example.org")
 	first := f.limits(`{"limits":[{"policy":"of-service","subject":"c"}]}`)
 	reservation := first.field(f.t, "reservation")
 	for _, o := range operations {

@@ -356,8 +356,8 @@ func (a *App) usage(call *web.Call) (web.Reply, error) {
 const sweepRows = 1000
 
 // sweep sends the alerts that are due, and then deletes what is expired as long as it may: counters, then rows of the audit,
-// alerts, messages in the outbox, one-time codes, figures of sign-ins, sessions and devices. What it leaves the next one takes. A shard
-// that fails doesn't keep it from the rest.
+// alerts, messages in the outbox, one-time codes, links for new passwords, figures of sign-ins, sessions and devices. What it leaves the
+// next one takes. A shard that fails doesn't keep it from the rest.
 func (a *App) sweep(call *web.Call) (web.Reply, error) {
 	ctx, cancel := context.WithTimeout(call.Context(), sweepTime)
 	defer cancel()
@@ -373,7 +373,8 @@ func (a *App) sweep(call *web.Call) (web.Reply, error) {
 	var failed error
 	done := true
 	for _, sweep := range []func(context.Context) (int64, bool, error){
-		a.service.Sweep, a.counters.sweepAudit, a.counters.sweepAlerts, a.outbox.Sweep, a.otp.Sweep, figures, people,
+		a.service.Sweep, a.counters.sweepAudit, a.counters.sweepAlerts, a.outbox.Sweep, a.otp.Sweep, a.accounts.SweepResets,
+		figures, people,
 	} {
 		n, through, err := sweep(ctx)
 		if err != nil {

@@ -31,6 +31,7 @@ var builtIn = []ratelimit.Policy{
 	row("evaluation-read", ratelimit.FixedWindow, 60, time.Minute, perMember),
 	row(mailInvite, ratelimit.FixedWindow, 6, 10*time.Minute, perMember),
 	row(inviteRecipient, ratelimit.SlidingLog, 3, 24*time.Hour, perRecipient),
+	row(resetRecipient, ratelimit.SlidingLog, 3, time.Hour, perRecipient),
 	row("otp-send", ratelimit.FixedWindow, 10, time.Hour, perAddress),
 	row(sendToPhone, ratelimit.SlidingLog, 3, time.Hour, perPhone),
 	row("otp-check", ratelimit.FixedWindow, 30, 15*time.Minute, perAddress),
@@ -83,7 +84,7 @@ var (
 	// perKey counts what the key of a partner admits, by the number of the key, which is never another one's. What it guards is
 	// capacity: without the counters partners go on reading, a share of it.
 	perKey = ratelimit.Policy{Subject: ratelimit.APIKey, Count: ratelimit.EveryAttempt, Failure: ratelimit.Open}
-	// perRecipient counts what was mailed to somebody, whoever mailed it, by invites.Recipient.Key.
+	// perRecipient counts what was mailed to somebody, whoever had it mailed, by invites.Recipient.Key.
 	perRecipient = ratelimit.Policy{Subject: ratelimit.Opaque, Count: ratelimit.Admitted, Private: true}
 	// perPhone counts the codes that a phone was sent, whoever asked, and the wrong ones that were tried for it, wherever
 	// from and whichever code was the newest: so a new code brings no new guesses.

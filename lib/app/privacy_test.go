@@ -83,8 +83,8 @@ func traces(text string, identifiers ...string) []string {
 	return found
 }
 
-// limiterTables are those that must not know anybody, and the one-time codes.
-var limiterTables = []string{"rate_limits", "rate_limit_audit", "rate_limit_refunds", "alerts", "otp_codes", "sign_in_figures", "attacks"}
+// limiterTables are those that must not know anybody, and those of one-time codes and of links for new passwords.
+var limiterTables = []string{"rate_limits", "rate_limit_audit", "rate_limit_refunds", "alerts", "otp_codes", "password_resets", "sign_in_figures", "attacks"}
 
 // busyDay uses every route, refusals, mistakes and an outage included, and returns who took part.
 func (w *world) busyDay() (identifiers []string) {
@@ -119,6 +119,14 @@ func (w *world) busyDay() (identifiers []string) {
 	if _, err := w.db.Exec("ALTER TABLE away RENAME TO sessions"); err != nil {
 		w.t.Fatal(err)
 	}
+	w.give("someone", "Some.One@example.org")
+	for range 4 {
+		w.askReset("203.0.113.77", "Someone")
+	}
+	token := w.resetToken()
+	for range 2 {
+		w.send("203.0.113.77", "PATCH", "/api/sign-in", byLink(token, newPassword))
+	}
 	for range 4 {
 		w.send("203.0.113.77", "POST", "/api/otp", `{"phone":"+1 (202) 555-0177"}`)
 	}
@@ -126,7 +134,7 @@ func (w *world) busyDay() (identifiers []string) {
 	for _, code := range []string{"000000", code, code} {
 		w.send("203.0.113.77", "PUT", "/api/otp", fmt.Sprintf(`{"phone":"+12025550177","code":%q}`, code))
 	}
-	return append(addresses, "+12025550100", "2025550100", "+12025550177", "2025550177", "+1 (202) 555-0177", code, "203.0.113.77", "203.0.113.200", "203.0.113.201", "someone", "another", "no-such-person", "nobody",
+	return append(addresses, "+12025550100", "2025550100", "+12025550177", "2025550177", "+1 (202) 555-0177", code, token, "some.one@example.org", "203.0.113.77", "203.0.113.200", "203.0.113.201", "someone", "another", "no-such-person", "nobody",
 		"2001:db8:77:1::", rightPassword, newPassword, "a wrong password", "a secret of tests")
 }
 

@@ -44,6 +44,7 @@ func (a *App) signIn() web.Resource {
 		http.MethodPost:   web.Reconsidered(a.byCaptcha, web.Body(a.limits("sign-in"), 0, a.guess, a.checkPassword)),
 		http.MethodGet:    web.Query(a.limits("session"), nil, a.whoAmI),
 		http.MethodDelete: web.Query(a.limits("session"), nil, a.signOut),
+		http.MethodPut:    web.Body(a.limits("session"), 0, askable, a.askForReset),
 		http.MethodPatch:  web.Body(a.limits("session"), 0, a.guessToChange, a.changePassword),
 	}
 }
@@ -149,7 +150,7 @@ type passwordChange struct {
 func (a *App) guessToChange(call *web.Call, in passwordChange) ([]ratelimit.Charge, error) {
 	switch {
 	case in.Token != nil:
-		return nil, web.BadRequest("token", "A password can't be changed by a link here. Please sign in and give the current one.")
+		return nil, resettable(in)
 	case in.CurrentPassword == "":
 		return nil, web.BadRequest("currentPassword", "Please give your current password.")
 	case in.NewPassword == "":
@@ -172,6 +173,9 @@ func (a *App) guessOwn(call *web.Call) ([]ratelimit.Charge, error) {
 }
 
 func (a *App) changePassword(call *web.Call, in passwordChange) (web.Reply, error) {
+	if in.Token != nil {
+		return a.resetPassword(call, in)
+	}
 	return a.asMember(call, func(account accounts.Account) (web.Reply, error) {
 		err := a.accounts.ChangePassword(call.Context(), account, call.Cookie(sessionCookie), in.CurrentPassword, in.NewPassword)
 		a.guessed(call, err)

@@ -94,7 +94,7 @@ var edge = target{policy: "edge", path: "/api/", but: "/api/limits"}
 // others are the routes that have a policy by address of their own.
 var others = []target{
 	{policy: "sign-in", path: "/api/sign-in", methods: []string{"POST"}},
-	{policy: "session", path: "/api/sign-in", methods: []string{"GET", "DELETE", "PATCH"}},
+	{policy: "session", path: "/api/sign-in", methods: []string{"GET", "DELETE", "PUT", "PATCH"}},
 	{policy: "sign-up", path: "/api/sign-up", methods: []string{"POST"}},
 	{policy: "demo-sign-in", path: "/api/demo-sign-in", methods: []string{"POST"}},
 	{policy: "borrow-code", path: "/api/codes", methods: []string{"POST"}},
