@@ -29,6 +29,8 @@ var (
 	ErrEmail = errors.New("accounts: e-mail address not valid")
 	// ErrPassword means that a password is too short, too long or not UTF-8, by PasswordRule.
 	ErrPassword = errors.New("accounts: password not valid")
+	// ErrBreached means that a new password is in lists of stolen ones, or one of those that people choose most.
+	ErrBreached = errors.New("accounts: password is known to others")
 	// ErrNameTaken means that the name is another account's, or reserved. The code is kept.
 	ErrNameTaken = errors.New("accounts: name is taken")
 	// ErrCode means that nobody can sign up with the code. It is always one of the three below.
@@ -81,6 +83,9 @@ type Config struct {
 	// Hashed is called before each password hash is computed, by the goroutine that computes it, so that tests can count
 	// them. Nil means that nobody counts.
 	Hashed func()
+	// Breached says whether a new password is in lists of stolen ones, besides those that breached.IsCommon knows. It is
+	// asked once for each, before the hash is computed. Nil means that nobody else is asked.
+	Breached func(ctx context.Context, password string) bool
 	// HashMemoryKiB is the memory of a new hash. Zero means OWASP's minimum; tests of something else take less.
 	HashMemoryKiB uint32
 }
@@ -142,16 +147,16 @@ type Applicant struct {
 	Email    Email  // optional
 }
 
-// SignUp makes a member with a borrowed code and uses the code up, both or neither. Refusals are ErrPassword, ErrNameTaken
-// and ErrCode. After ErrStore the account may have been made: signing in tells.
+// SignUp makes a member with a borrowed code and uses the code up, both or neither. Refusals are ErrPassword, ErrBreached,
+// ErrNameTaken and ErrCode. After ErrStore the account may have been made: signing in tells.
 func (a *Accounts) SignUp(ctx context.Context, who Applicant) (Account, error) {
-	if err := checkPassword(who.Password); err != nil {
+	if err := checkPassword(who.Password, who.Name); err != nil {
 		return Account{}, err
 	}
 	if who.Name.Reserved() {
 		return Account{}, ErrNameTaken
 	}
-	h, err := a.hashPassword(ctx, who.Password)
+	h, err := a.hashNew(ctx, who.Password)
 	if err != nil {
 		return Account{}, err
 	}
@@ -300,16 +305,17 @@ WHERE id = ? AND password_hash = ?
 RETURNING id`
 
 // ChangePassword gives an account another password, if current is its own, and ends all its sessions but the one with the
-// token; devices are forgotten but that session's. Refusals are ErrPassword, for which nothing is hashed, and ErrCredentials.
+// token; devices are forgotten but that session's. Refusals are ErrPassword, for which nothing is hashed, ErrCredentials and
+// ErrBreached.
 func (a *Accounts) ChangePassword(ctx context.Context, account Account, token, current, password string) error {
-	if err := checkPassword(password); err != nil {
+	if err := checkPassword(password, account.Name); err != nil {
 		return err
 	}
 	before, err := a.checkOwn(ctx, account, current)
 	if err != nil {
 		return err
 	}
-	h, err := a.hashPassword(ctx, password)
+	h, err := a.hashNew(ctx, password)
 	if err != nil {
 		return err
 	}

@@ -15,15 +15,15 @@ VALUES (?, ?, 'admin', coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INT
 ON CONFLICT (username) DO NOTHING
 RETURNING id`
 
-// CreateAdmin makes an admin without a code. Refusals are ErrPassword and ErrNameTaken.
+// CreateAdmin makes an admin without a code. Refusals are ErrPassword, ErrBreached and ErrNameTaken.
 func (a *Accounts) CreateAdmin(ctx context.Context, name Name, password string) (Account, error) {
-	if err := checkPassword(password); err != nil {
+	if err := checkPassword(password, name); err != nil {
 		return Account{}, err
 	}
 	if name.Reserved() {
 		return Account{}, ErrNameTaken
 	}
-	h, err := a.hashPassword(ctx, password)
+	h, err := a.hashNew(ctx, password)
 	if err != nil {
 		return Account{}, err
 	}

@@ -76,6 +76,67 @@ func TestANewPasswordEndsEverySessionAndDeviceButTheOnesThatAsk(t *testing.T) {
 	})
 }
 
+// Row D9: also after a refusal the code and the token are good, and nobody is told of a password that isn't to be taken anyhow.
+func TestAPasswordThatIsKnownToOthersIsRefusedEverywhere(t *testing.T) {
+	databases.Each(t, func(t *testing.T, opened *database.DB) {
+		f := newFixture(t, opened.DB, 2)
+		const stolen = "a stolen password"
+		var asked []string
+		f.config.Breached = func(_ context.Context, password string) bool {
+			asked = append(asked, password)
+			return password == stolen
+		}
+		code := f.borrow(t)
+		signUp := func(password string) error {
+			_, err := f.SignUp(t.Context(), Applicant{Code: code, Name: "anna", Password: password})
+			return err
+		}
+		createAdmin := func(password string) error {
+			_, err := f.CreateAdmin(t.Context(), "carla", password)
+			return err
+		}
+		berta := f.mustSignUp(t, "berta")
+		token := f.mustReset(t, berta).Token
+		changed := func(current string) func(string) error {
+			return func(password string) error { return f.ChangePassword(t.Context(), berta, "", current, password) }
+		}
+		reset := func(token string) func(string) error {
+			return func(password string) error { return f.ResetPassword(t.Context(), token, password) }
+		}
+		for _, step := range []struct {
+			name     string
+			try      func(string) error
+			password string
+			want     error
+			asked    int
+			hashes   int64
+		}{
+			{"sign-up", signUp, "password1234", ErrBreached, 0, 0},
+			{"sign-up", signUp, "annaannaanna", ErrBreached, 0, 0},
+			{"sign-up", signUp, "short", ErrPassword, 0, 0},
+			{"sign-up", signUp, stolen, ErrBreached, 1, 0},
+			{"sign-up", signUp, password, nil, 1, 1},
+			{"admin", createAdmin, "password1234", ErrBreached, 0, 0},
+			{"admin", createAdmin, stolen, ErrBreached, 1, 0},
+			{"change", changed(password), "bertabertaberta", ErrBreached, 0, 0},
+			{"change with a wrong password", changed(wrong), stolen, ErrCredentials, 0, 1},
+			{"change", changed(password), stolen, ErrBreached, 1, 1},
+			{"reset without a token", reset("x"), stolen, ErrReset, 0, 0},
+			{"reset", reset(token), "password1234", ErrBreached, 0, 0},
+			{"reset", reset(token), "bertabertaberta", ErrBreached, 0, 0},
+			{"reset", reset(token), stolen, ErrBreached, 1, 0},
+			{"reset", reset(token), another, nil, 1, 1},
+		} {
+			asked = nil
+			f.hashed.Store(0)
+			err := step.try(step.password)
+			if !errors.Is(err, step.want) || len(asked) != step.asked || f.hashed.Load() != step.hashes {
+				t.Errorf("%s with %q: %v, asked for %q, %d hashes; want %v", step.name, step.password, err, asked, f.hashed.Load(), step.want)
+			}
+		}
+	})
+}
+
 func TestOfTwoNewPasswordsAtOnceOneIsTaken(t *testing.T) {
 	databases.Each(t, func(t *testing.T, opened *database.DB) {
 		f := newFixture(t, opened.DB, 1)

@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/crypto/argon2"
+
+	"github.com/weirlimits/weir/lib/breached"
 )
 
 // PasswordRule tells a person what a password looks like.
@@ -41,7 +43,8 @@ const (
 	maxKeyBytes  = 64
 )
 
-func checkPassword(password string) error {
+// checkPassword says whether a text may be the password of an account of this name, as far as it can be said here.
+func checkPassword(password string, name Name) error {
 	runes := utf8.RuneCountInString(password)
 	switch {
 	case !utf8.ValidString(password):
@@ -50,6 +53,8 @@ func checkPassword(password string) error {
 		return fmt.Errorf("%w: it has %d bytes: %s", ErrPassword, len(password), PasswordRule)
 	case runes < minPasswordRunes || runes > maxPasswordRunes:
 		return fmt.Errorf("%w: it has %d characters: %s", ErrPassword, runes, PasswordRule)
+	case breached.IsCommon(password, string(name)):
+		return ErrBreached
 	}
 	return nil
 }
@@ -86,7 +91,15 @@ func (a *Accounts) derive(ctx context.Context, h hash, password string) ([]byte,
 	return argon2.IDKey([]byte(password), h.salt, h.passes, h.memoryKiB, h.lanes, uint32(len(h.key))), nil
 }
 
-// hashPassword makes the hash of a new password.
+// hashNew makes the hash of a new password, unless it is in lists of stolen ones: ErrBreached.
+func (a *Accounts) hashNew(ctx context.Context, password string) (hash, error) {
+	if a.config.Breached != nil && a.config.Breached(ctx, password) {
+		return hash{}, ErrBreached
+	}
+	return a.hashPassword(ctx, password)
+}
+
+// hashPassword makes the hash of a password.
 func (a *Accounts) hashPassword(ctx context.Context, password string) (hash, error) {
 	h := a.standIn
 	h.salt = make([]byte, saltBytes)

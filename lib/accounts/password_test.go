@@ -24,7 +24,7 @@ func TestPasswordsHaveTwelveToTwoHundredCharacters(t *testing.T) {
 		{"eleven chars" + "\xff", false},
 		{strings.Repeat(" ", 12), true},
 	} {
-		err := checkPassword(test.password)
+		err := checkPassword(test.password, "someone")
 		if (err == nil) != test.ok || err != nil && !errors.Is(err, ErrPassword) {
 			t.Errorf("%.40q: %v", test.password, err)
 		}

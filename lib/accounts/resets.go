@@ -111,7 +111,8 @@ WHERE id = (
 RETURNING id`
 
 // ResetPassword gives the account of a token another password and uses the token up. All sessions of the account end, and its
-// devices are forgotten. ErrReset is the first refusal, for which nothing is hashed; after ErrPassword the token is still good.
+// devices are forgotten. ErrReset is the first refusal, for which nothing is hashed and nobody else asked; after ErrPassword and ErrBreached the token is
+// still good.
 func (a *Accounts) ResetPassword(ctx context.Context, token, password string) error {
 	token = strings.TrimSpace(token) // it may have been pasted
 	if len(token) != tokenLength {
@@ -126,10 +127,10 @@ func (a *Accounts) ResetPassword(ctx context.Context, token, password string) er
 	if err != nil {
 		return fmt.Errorf("%w: read a reset: %w", ErrStore, err)
 	}
-	if err := checkPassword(password); err != nil {
+	if err := checkPassword(password, name); err != nil {
 		return err
 	}
-	h, err := a.hashPassword(ctx, password)
+	h, err := a.hashNew(ctx, password)
 	if err != nil {
 		return err
 	}

@@ -140,6 +140,7 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 			Secret:        settings.Secret,
 			OtherSecret:   settings.OtherSecret,
 			Hashed:        config.Hashed,
+			Breached:      breachedBy(settings, config.Log),
 			HashMemoryKiB: config.HashMemoryKiB,
 		}),
 		codes:       codes.New(db.DB, codes.Config{Now: config.Now}),

@@ -133,11 +133,8 @@ func resettable(in passwordChange) error {
 // resetPassword changes a password by a link. Nobody guesses a token of 256 bits, so the address's limit is enough.
 func (a *App) resetPassword(call *web.Call, in passwordChange) (web.Reply, error) {
 	err := a.accounts.ResetPassword(call.Context(), *in.Token, in.NewPassword)
-	switch {
-	case errors.Is(err, accounts.ErrReset):
+	if errors.Is(err, accounts.ErrReset) {
 		return web.Reply{}, web.Unauthorized("This link is not good, or not any more: it was used or replaced, or its 30 minutes are over. Please ask for a new one.")
-	case errors.Is(err, accounts.ErrPassword):
-		return web.Reply{}, web.Unprocessable("newPassword", sentence(accounts.PasswordRule))
 	}
-	return web.Reply{}, storage(err)
+	return web.Reply{}, passwordProblem("newPassword", err)
 }

@@ -70,8 +70,6 @@ func (a *App) deleteAccount(call *web.Call, in deletion) (web.Reply, error) {
 
 func signUpProblem(err error) error {
 	switch {
-	case errors.Is(err, accounts.ErrPassword):
-		return web.Unprocessable("password", sentence(accounts.PasswordRule))
 	case errors.Is(err, accounts.ErrNameTaken):
 		return web.Conflict("username", "This user name is taken. The code is still yours.")
 	case errors.Is(err, accounts.ErrCodeUnknown):
@@ -81,7 +79,7 @@ func signUpProblem(err error) error {
 	case errors.Is(err, accounts.ErrCode):
 		return web.Unprocessable("code", "This code is not borrowed, or its time is over. Please borrow one.")
 	}
-	return storage(err)
+	return passwordProblem("password", err)
 }
 
 func (a *App) demoSignIn() web.Resource {

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirlimits/weir/lib/breached"
 	"github.com/weirlimits/weir/lib/captcha"
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/mail"
@@ -100,6 +101,10 @@ type Settings struct {
 	// is never taken from a request, whose Host anybody can write.
 	Site string
 
+	// Breached is the service that knows stolen passwords: see breached.ParseURL. Nil: only the short list of package breached is
+	// looked at.
+	Breached *breached.HTTPConfig
+
 	// Webhook is where alerts are sent. Nil: they are only kept.
 	Webhook *webhook.Config
 
@@ -170,6 +175,14 @@ func LoadSettings(lookup func(string) (string, bool), root string) (Settings, er
 	}
 	s.SMS = e.smsGateway()
 	s.Site = e.site("SITE_URL")
+
+	if text := e.text("BREACHED_PASSWORDS_URL"); text != "" {
+		address, err := breached.ParseURL(text)
+		if err != nil {
+			e.fail("BREACHED_PASSWORDS_URL", err.Error())
+		}
+		s.Breached = &breached.HTTPConfig{URL: address}
+	}
 
 	s.Webhook = e.webhook("ALERT_WEBHOOK_URL", "ALERT_WEBHOOK_SECRET")
 	s.AuditRetention = e.duration("AUDIT_RETENTION", defaultAuditRetention, minAuditRetention, maxAuditRetention, "720h")

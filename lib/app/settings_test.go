@@ -68,6 +68,7 @@ func TestSettingsOnThePlatform(t *testing.T) {
 	env["STUFFING_RATIO_PERCENT"] = "50"
 	env["SMS_GATEWAY_URL"] = "https://sms.example.org/v1/send"
 	env["SMS_GATEWAY_TOKEN"] = "s3cr3t-token"
+	env["BREACHED_PASSWORDS_URL"] = "https://breached.example.org/range"
 	s, err = LoadSettings(lookupIn(env), "")
 	if err != nil {
 		t.Fatal(err)
@@ -86,6 +87,9 @@ func TestSettingsOnThePlatform(t *testing.T) {
 	}
 	if s.SMS == nil || *s.SMS != (sms.HTTPConfig{URL: env["SMS_GATEWAY_URL"], Token: env["SMS_GATEWAY_TOKEN"]}) {
 		t.Errorf("SMS: got %+v", s.SMS)
+	}
+	if s.Breached == nil || s.Breached.URL != "https://breached.example.org/range/" {
+		t.Errorf("breached passwords: got %+v", s.Breached)
 	}
 	if s.Webhook == nil || s.Webhook.URL.String() != env["ALERT_WEBHOOK_URL"] || s.Webhook.Secret != nil || s.AuditRetention != time.Hour {
 		t.Errorf("alerts: got %+v, kept for %v", s.Webhook, s.AuditRetention)
@@ -217,6 +221,9 @@ func TestAWrongSettingIsAnErrorThatNamesTheVariable(t *testing.T) {
 		{"AUDIT_RETENTION", "30d"},
 		{"AUDIT_RETENTION", "59m59s"},
 		{"AUDIT_RETENTION", "87600h0m1s"},
+		{"BREACHED_PASSWORDS_URL", "  "},
+		{"BREACHED_PASSWORDS_URL", "http://breached.example.org/s3cr3t"},
+		{"BREACHED_PASSWORDS_URL", "https://breached.example.org/?key=s3cr3t"},
 		{"SMS_GATEWAY_URL", "  "},
 		{"SMS_GATEWAY_URL", "s3cr3t"},
 		{"SMS_GATEWAY_URL", "http://sms.example.org/s3cr3t"},

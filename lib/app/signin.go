@@ -179,13 +179,10 @@ func (a *App) changePassword(call *web.Call, in passwordChange) (web.Reply, erro
 	return a.asMember(call, func(account accounts.Account) (web.Reply, error) {
 		err := a.accounts.ChangePassword(call.Context(), account, call.Cookie(sessionCookie), in.CurrentPassword, in.NewPassword)
 		a.guessed(call, err)
-		switch {
-		case errors.Is(err, accounts.ErrCredentials):
+		if errors.Is(err, accounts.ErrCredentials) {
 			return web.Reply{}, web.Unauthorized("The current password is wrong.")
-		case errors.Is(err, accounts.ErrPassword):
-			return web.Reply{}, web.Unprocessable("newPassword", sentence(accounts.PasswordRule))
 		}
-		return web.Reply{}, storage(err)
+		return web.Reply{}, passwordProblem("newPassword", err)
 	})
 }
 
