@@ -50,6 +50,16 @@ const (
 	maxAuditRetention     = 87600 * time.Hour // ten years
 )
 
+// Mail is what Settings say about mail.
+type Mail struct {
+	// SMTP is the server that mail goes out over: see mail.ParseURL. Nil: mail goes into the outbox.
+	SMTP *mail.SMTPConfig
+
+	// Site is the origin that links in mails begin with, such as "https://weir.example.org". Empty: mails hold no links. It
+	// is never taken from a request, whose Host anybody can write.
+	Site string
+}
+
 // Settings is what the environment says, read once. It holds secrets: it must not be logged.
 type Settings struct {
 	// Platform says that the process runs on Vercel, where the platform's address headers can be believed.
@@ -91,15 +101,10 @@ type Settings struct {
 	// CaptchaOpen says that a token counts as good when its provider doesn't say whether it is.
 	CaptchaOpen bool
 
-	// SMTP is the server that mail goes out over: see mail.ParseURL. Nil: mail goes into the outbox.
-	SMTP *mail.SMTPConfig
+	Mail
 
 	// SMS is the gateway that SMS leave by: see sms.ParseURL. Nil: they go into the outbox.
 	SMS *sms.HTTPConfig
-
-	// Site is the origin that links in mails begin with, such as "https://weir.example.org". Empty: mails hold no links. It
-	// is never taken from a request, whose Host anybody can write.
-	Site string
 
 	// Breached is the service that knows stolen passwords: see breached.ParseURL. Nil: only the short list of package breached is
 	// looked at.
@@ -166,15 +171,8 @@ func LoadSettings(lookup func(string) (string, bool), root string) (Settings, er
 	s.LimitsToken = e.token("LIMITS_API_TOKEN", minTokenBytes)
 	s.CronSecret = e.token("CRON_SECRET", minCronSecretBytes)
 
-	if text := e.text("SMTP_URL"); text != "" {
-		server, err := mail.ParseURL(text)
-		if err != nil {
-			e.fail("SMTP_URL", err.Error())
-		}
-		s.SMTP = &server
-	}
+	s.Mail = e.mail()
 	s.SMS = e.smsGateway()
-	s.Site = e.site("SITE_URL")
 
 	if text := e.text("BREACHED_PASSWORDS_URL"); text != "" {
 		address, err := breached.ParseURL(text)
@@ -240,6 +238,17 @@ func LoadShards(lookup func(string) (string, bool), root string) (own database.C
 	return own, now, next, nil
 }
 
+// LoadMail reads what LoadSettings reads about mail and nothing else, for commands that need no more. Its errors are as
+// LoadSettings's.
+func LoadMail(lookup func(string) (string, bool)) (Mail, error) {
+	e := environment{lookup: lookup}
+	m := e.mail()
+	if err := errors.Join(e.problems...); err != nil {
+		return Mail{}, err
+	}
+	return m, nil
+}
+
 // environment reads variables and collects what is wrong with them.
 type environment struct {
 	lookup   func(string) (string, bool)
@@ -295,6 +304,18 @@ func (e *environment) database(platform bool, root string) database.Config {
 		}
 	}
 	return db
+}
+
+func (e *environment) mail() Mail {
+	m := Mail{Site: e.site("SITE_URL")}
+	if text := e.text("SMTP_URL"); text != "" {
+		server, err := mail.ParseURL(text)
+		if err != nil {
+			e.fail("SMTP_URL", err.Error())
+		}
+		m.SMTP = &server
+	}
+	return m
 }
 
 func (e *environment) policies(hard bool, setting string) policies.Set {

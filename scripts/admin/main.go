@@ -1,4 +1,5 @@
-// Command admin makes admins, in the database that the functions use.
+// Command admin makes admins, and ends the password of an account that somebody else may be in, in the database that the
+// functions use.
 package main
 
 import (
@@ -15,7 +16,10 @@ import (
 	"golang.org/x/term"
 
 	"github.com/weirlimits/weir/lib/accounts"
+	"github.com/weirlimits/weir/lib/app"
 	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/mail"
+	"github.com/weirlimits/weir/lib/resets"
 	"github.com/weirlimits/weir/scripts/internal/command"
 )
 
@@ -26,6 +30,8 @@ const usage = `usage: go run ./scripts/admin COMMAND
   promote NAME    make an admin of a member, from the next request on
   demote NAME     make a member of an admin, from the next request on
   list            print the names of the admins
+  reset NAME      end the password of an account that somebody else may know, with all its sessions, and mail its owner a link
+                  for a new one, by SMTP_URL and SITE_URL; where no e-mail is known, or the mail fails, print the link
 
 The database is TURSO_DATABASE_URL with TURSO_AUTH_TOKEN; off the platform, when the URL is unset, the file
 .data/weir.db of the project. Exit codes of the built program: 0 done, 1 failed, 2 wrong usage. go run turns
@@ -77,7 +83,7 @@ func run(ctx context.Context, args []string, lookup func(string) (string, bool),
 		if err := command.NeedTable(ctx, db, "accounts"); err != nil {
 			return err
 		}
-		return do(ctx, accounts.New(db.DB, accounts.Config{}), name, t)
+		return do(ctx, parts{accounts.New(db.DB, accounts.Config{}), db, lookup}, name, t)
 	})
 	if err != nil {
 		fmt.Fprintf(t.err, "admin: %s\n", reason(err))
@@ -86,8 +92,15 @@ func run(ctx context.Context, args []string, lookup func(string) (string, bool),
 	return 0
 }
 
+// parts are what an action works with.
+type parts struct {
+	*accounts.Accounts
+	db     *database.DB
+	lookup func(string) (string, bool) // of the environment
+}
+
 // action does one thing, to the account of a name where the command takes one.
-type action func(context.Context, *accounts.Accounts, accounts.Name, terminal) error
+type action func(context.Context, parts, accounts.Name, terminal) error
 
 func parse(args []string) action {
 	form := strings.Join(args[:min(1, len(args))], "")
@@ -105,10 +118,11 @@ func parse(args []string) action {
 		"promote":  setRole(accounts.Admin),
 		"demote":   setRole(accounts.Member),
 		"list":     list,
+		"reset":    reset,
 	}[form]
 }
 
-func createAtRandom(ctx context.Context, a *accounts.Accounts, name accounts.Name, t terminal) error {
+func createAtRandom(ctx context.Context, a parts, name accounts.Name, t terminal) error {
 	password := rand.Text()
 	if _, err := a.CreateAdmin(ctx, name, password); err != nil {
 		return err
@@ -117,7 +131,7 @@ func createAtRandom(ctx context.Context, a *accounts.Accounts, name accounts.Nam
 	return err
 }
 
-func createByInput(ctx context.Context, a *accounts.Accounts, name accounts.Name, t terminal) error {
+func createByInput(ctx context.Context, a parts, name accounts.Name, t terminal) error {
 	password, err := readPassword(ctx, t)
 	if err != nil {
 		return err
@@ -130,7 +144,7 @@ func createByInput(ctx context.Context, a *accounts.Accounts, name accounts.Name
 }
 
 func setRole(role accounts.Role) action {
-	return func(ctx context.Context, a *accounts.Accounts, name accounts.Name, t terminal) error {
+	return func(ctx context.Context, a parts, name accounts.Name, t terminal) error {
 		if err := a.SetRole(ctx, name, role); err != nil {
 			return err
 		}
@@ -139,11 +153,55 @@ func setRole(role accounts.Role) action {
 	}
 }
 
-func list(ctx context.Context, a *accounts.Accounts, _ accounts.Name, t terminal) error {
+func list(ctx context.Context, a parts, _ accounts.Name, t terminal) error {
 	admins, err := a.Admins(ctx)
 	for _, admin := range admins {
 		fmt.Fprintln(t.out, admin.Name)
 	}
+	return err
+}
+
+// reset ends a password first and sees to a new one then: what fails in between can be done again.
+func reset(ctx context.Context, a parts, name accounts.Name, t terminal) error {
+	settings, err := app.LoadMail(a.lookup) // before anything is done
+	if err != nil {
+		return err
+	}
+	account, email, err := a.RevokePassword(ctx, name)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(t.out, "the password of %s is no longer good, and %[1]s is signed out everywhere\n", name); err != nil {
+		return err
+	}
+	token, err := a.StartReset(ctx, account)
+	if err != nil {
+		return err
+	}
+	if email == "" {
+		return printWay(t, "no e-mail of its owner is known", settings.Site, token)
+	}
+	var sender mail.Sender = mail.NewOutbox(a.db.DB, mail.OutboxConfig{})
+	how := "a link for a new one is in the table outbox, since SMTP_URL is not set"
+	if settings.SMTP != nil {
+		sender = mail.NewSMTP(*settings.SMTP)
+		how = "a link for a new one is mailed to its owner"
+	}
+	if err := resets.New(sender, settings.Site).Send(ctx, "", resets.Revoked, email, account, token); err != nil {
+		return errors.Join(err, printWay(t, "the mail failed", settings.Site, token))
+	}
+	_, err = fmt.Fprintln(t.out, how)
+	return err
+}
+
+// printWay prints what its owner needs, for whoever runs the command to hand over.
+func printWay(t terminal, why, site string, token accounts.Reset) error {
+	what := "this link"
+	if site == "" {
+		what = "this token for the page"
+	}
+	_, err := fmt.Fprintf(t.out, "%s: give them %s, good once until %s\n%s\nNobody can tell it again.\n",
+		why, what, token.Expires.Format("2 January 2006, 15:04 UTC"), resets.Way(site, token))
 	return err
 }
 
@@ -156,6 +214,8 @@ func reason(err error) string {
 		return "there is no account of this name, or it is the demo's"
 	case errors.Is(err, accounts.ErrPassword):
 		return accounts.PasswordRule
+	case errors.Is(err, accounts.ErrBreached):
+		return "this password is in lists of stolen ones, or is made of the name"
 	}
 	return err.Error()
 }
