@@ -1,6 +1,6 @@
 // Every action is a request, the sentence its success is told in, and what follows from it on the page. Where shownIn is
-// given, the answer of a success is shown in that panel, because the view of its own is left. One that guesses has a password,
-// so that 401 may mean that this is wrong.
+// given, the answer of a success is shown in that panel, because the view of its own is left. One that guesses has a password, or
+// the token of a link, so that 401 may mean that this is wrong.
 
 import { fill, setOff } from './forms.js';
 import { get, post } from './requests.js';
@@ -89,6 +89,19 @@ export const actions = {
     follow: () => {
       fill('change-password-current', '');
       fill('change-password-new', '');
+    },
+  },
+  'ask-for-reset': {
+    request: ({ username }) => ({ method: 'PUT', path: '/api/sign-in', body: { username } }),
+    tell: () => 'If this account has an e-mail address, a link is on its way there, unless it has got three within an hour.',
+  },
+  'reset-password': {
+    request: ({ token, newPassword }) => ({ method: 'PATCH', path: '/api/sign-in', body: { token, newPassword } }),
+    tell: () => 'The new password is in force, and every session is ended. You can sign in with it now.',
+    guesses: true,
+    follow: () => {
+      fill('reset-password-token', '');
+      fill('reset-password-new', '');
     },
   },
   'delete-account': {

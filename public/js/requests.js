@@ -27,7 +27,7 @@ export async function send({ method, path, body: content }) {
     const body = parseObject(text);
     return {
       status: response.status,
-      ok: response.status === 204 || (response.ok && body !== null),
+      ok: response.ok && (text === '' || body !== null),
       headers: response.headers,
       text,
       body,

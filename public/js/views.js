@@ -19,9 +19,9 @@ function mayBe(somebody) {
 }
 
 export function startViews() {
-  takeInvite();
+  takeLink();
   addEventListener('hashchange', () => {
-    takeInvite();
+    takeLink();
     if (known) open(location.hash.slice(1), true);
   });
   document.querySelector('.skip').addEventListener('click', (event) => {
@@ -30,13 +30,23 @@ export function startViews() {
   });
 }
 
-// takeInvite takes the code of an invite's link. It is behind the #, which no server sees; nor should the next page that is
+// What the link of a mail brings along, the view that it is for, and the field.
+const links = {
+  code: { view: 'sign-up', field: 'sign-up-code' },
+  reset: { view: 'reset', field: 'reset-password-token' },
+};
+
+// takeLink takes what a mail's link brings along. It is behind the #, which no server sees; nor should the next page that is
 // left from here.
-function takeInvite() {
-  const code = new URLSearchParams(location.hash.slice(1)).get('code');
-  if (!code) return;
-  history.replaceState(null, '', '#sign-up');
-  fill('sign-up-code', code);
+function takeLink() {
+  const brought = new URLSearchParams(location.hash.slice(1));
+  for (const [name, { view, field }] of Object.entries(links)) {
+    const value = brought.get(name);
+    if (!value) continue;
+    history.replaceState(null, '', `#${view}`);
+    fill(field, value);
+    return;
+  }
 }
 
 export function isSessionKnown() {

@@ -376,6 +376,44 @@ const scenarios = {
     await visit.end();
   },
 
+  async 'a forgotten password is asked for by name and replaced by a link'(browser) {
+    const visit = await Visit.start(browser);
+    const { page } = visit;
+    await visit.open();
+    await page.getByRole('link', { name: 'Forgot your password?' }).press('Enter');
+    await visit.isOpen('forgot');
+    equal(await page.evaluate(() => document.activeElement.id), 'view-forgot-title', 'where a reader begins');
+    const answers = [];
+    for (const name of ['page-forgetful', 'page-nobody']) {
+      await page.locator('#ask-for-reset-username').fill(name);
+      equal(await visit.ask('#ask-for-reset', 'Mail me a link'), 'Status 202', `asking for ${name}`);
+      answers.push(await visit.answered('#ask-for-reset', 'ok'));
+    }
+    equal(answers[0], answers[1], 'the answers to a name with an account and to one without');
+
+    // The link is behind the #, and leaves no trace in the address. The one that was just mailed took its place.
+    await page.goto(`${origin}/#reset=${'R'.repeat(43)}`);
+    await page.waitForFunction(() => location.hash === '#reset');
+    equal(await page.locator('#reset-password-token').inputValue(), 'R'.repeat(43), 'the token');
+    await page.locator('#reset-password-new').fill('another long password');
+    equal(await visit.ask('#reset-password', 'Set the new password'), 'Status 401', 'a link that a newer one ended');
+    await visit.open(`#reset=${'F'.repeat(43)}`);
+    await page.locator('#reset-password-new').fill('password1234');
+    equal(await visit.ask('#reset-password', 'Set the new password'), 'Status 422', 'a password that everybody tries');
+    equal(await page.locator('#reset-password-new').getAttribute('aria-invalid'), 'true', 'the field');
+    await page.locator('#reset-password-new').fill('another long password');
+    equal(await visit.ask('#reset-password', 'Set the new password'), 'Status 204', 'a good link');
+    equal(await page.locator('#reset-password-token').inputValue(), '', 'the token afterwards');
+    await visit.signIn('page-reminded', 'another long password');
+
+    // Whoever is signed in stays so when a link is not good.
+    await visit.open(`#reset=${'F'.repeat(43)}`);
+    await page.locator('#reset-password-new').fill('another long password');
+    equal(await visit.ask('#reset-password', 'Set the new password'), 'Status 401', 'a link that was used');
+    equal((await page.locator('#session-state').textContent()).trim(), 'page-reminded (member)', 'who is signed in');
+    await visit.end();
+  },
+
   async 'an admin runs SQL, scores entries, and sees refusals, audit and alerts'(browser) {
     const visit = await Visit.start(browser);
     const { page } = visit;
@@ -468,6 +506,13 @@ const scenarios = {
       await visit.page.locator('#check-name-name').fill('?');
       equal(await visit.ask('#check-name', 'Check the name'), 'Status 422', 'an impossible name');
       await found('a field refused');
+      await visit.view('Sign in');
+      await visit.page.getByRole('link', { name: 'Forgot your password?' }).click();
+      await visit.isOpen('forgot');
+      await found('a forgotten password');
+      await visit.page.getByRole('link', { name: 'My mail has a token' }).click();
+      await visit.isOpen('reset');
+      await found('a new password');
       await visit.view('Sign in');
       await visit.demo('a member');
       for (const view of ['AI log', 'Invites']) {

@@ -3,9 +3,12 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/weirlimits/weir/lib/database"
@@ -44,6 +47,8 @@ func TestThePageInABrowser(t *testing.T) {
 		return
 	}
 	remember(t, folder, earlier)
+	forget(t, folder, "page-forgetful", strings.Repeat("R", 43))
+	forget(t, folder, "page-reminded", strings.Repeat("F", 43))
 	for _, scenario := range browser.Play(t, "page.mjs", server.URL) {
 		t.Run(scenario.Name, func(t *testing.T) {
 			if scenario.Error != "" {
@@ -87,6 +92,29 @@ func remember(t *testing.T, folder string, all refusals) {
 			if err != nil {
 				t.Fatal(err)
 			}
+		}
+	}
+}
+
+// forget makes an account that nobody knows the password of, with a token for a new one.
+func forget(t *testing.T, folder, name, token string) {
+	t.Helper()
+	db, err := database.Open(database.Config{URL: "file:" + filepath.Join(folder, ".data", "weir.db")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	sum := sha256.Sum256([]byte(token))
+	for _, statement := range []string{
+		"INSERT INTO accounts (username, role, email, created_micros) VALUES (?, 'member', ? || '@example.org', 0)",
+		"INSERT INTO password_resets (account, token_hash, expires_micros) SELECT id, ?, (unixepoch() + 1800) * 1000000 FROM accounts WHERE username = ?",
+	} {
+		arguments := []any{name, name}
+		if strings.Contains(statement, "token_hash") {
+			arguments[0] = base64.RawURLEncoding.EncodeToString(sum[:])
+		}
+		if _, err := db.ExecContext(t.Context(), statement, arguments...); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
