@@ -112,6 +112,28 @@ func TestATokenEndsByItsTimeANewerOneANewPasswordAndItsAccount(t *testing.T) {
 	})
 }
 
+// What ends a token while the new password is hashed ends it in time.
+func TestATokenThatEndsWhileAPasswordIsHashedChangesNothing(t *testing.T) {
+	databases.Each(t, func(t *testing.T, opened *database.DB) {
+		f := newFixture(t, opened.DB, 2)
+		for name, end := range map[Name]func(Account){
+			"time":  func(Account) { f.now = f.now.Add(ResetLifetime) },
+			"newer": func(account Account) { f.mustReset(t, account) },
+		} {
+			account := f.mustSignUp(t, name)
+			token := f.mustReset(t, account).Token
+			f.config.Hashed = func() { end(account) }
+			if err := f.ResetPassword(t.Context(), token, another); err != ErrReset {
+				t.Errorf("%s: %v", name, err)
+			}
+			f.config.Hashed = nil
+			if _, err := f.Authenticate(t.Context(), string(name), password); err != nil {
+				t.Errorf("%s: the password is another: %v", name, err)
+			}
+		}
+	})
+}
+
 // unused is how many codes a database has that nobody has signed up with.
 func unused(t *testing.T, opened *database.DB) (n int) {
 	t.Helper()

@@ -347,6 +347,9 @@ func TestWhatBecomesOfAResetsMailIsForTheLogAlone(t *testing.T) {
 					t.Errorf("waited for %v", d)
 				}
 			}
+			if d := w.waits.all[0]; c.action.Hang && d > 3700*time.Millisecond { // what the server took is part of the time
+				t.Errorf("waited for %v after a deadline of 300 ms", d)
+			}
 			if len(w.waits.all) != 2 {
 				t.Errorf("%d requests waited", len(w.waits.all))
 			}
