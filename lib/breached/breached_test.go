@@ -95,7 +95,7 @@ func TestAnAnswerThatCannotBeReliedOnIsNone(t *testing.T) {
 		"500":          func(w http.ResponseWriter, _ *http.Request) { http.Error(w, line, 500) },
 		"429":          func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(429) },
 		"404":          func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) },
-		"a redirect":   func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", 302) },
+		"a redirect":   func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) },
 		"a page":       func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<!doctype html>") },
 		"no count":     func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, strings.Repeat("A", 35)+":") },
 		"a short line": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, line+"ABC:1") },
