@@ -41,6 +41,8 @@ func newFixture(t *testing.T, db *sql.DB, codeCount int) *fixture {
 		Now:    func() time.Time { return f.now },
 		Hashed: func() { f.hashed.Add(1) },
 		Secret: []byte("a secret of the accounts' tests, long enough"),
+		// What a hash is and costs is for the tests of password.go. They take the real one, which is minutes with the race detector.
+		HashMemoryKiB: 64,
 	})
 	if err := f.codes.Fill(t.Context(), codeCount); err != nil {
 		t.Fatal(err)

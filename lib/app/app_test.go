@@ -25,6 +25,7 @@ import (
 	"github.com/weirlimits/weir/lib/app"
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/ratelimit/storetest"
+	"github.com/weirlimits/weir/lib/testkit/databases"
 )
 
 // world is an application on an embedded file, as seen by clients at many addresses, with a clock that tests set.
@@ -81,9 +82,13 @@ func (b *buffer) String() string {
 func newWorld(t *testing.T, change ...func(*app.Settings)) *world {
 	t.Helper()
 	w := &world{t: t, clock: storetest.NewClock(), log: &buffer{}}
+	path := filepath.Join(t.TempDir(), "weir.db")
+	if err := os.WriteFile(path, databases.Migrated(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	settings := app.Settings{
 		Platform:        true,
-		DatabaseURL:     "file:" + filepath.Join(t.TempDir(), "weir.db"),
+		DatabaseURL:     "file:" + path,
 		Secret:          storetest.Secret,
 		StoreDeadline:   10 * time.Second,
 		SessionSameSite: http.SameSiteLaxMode,

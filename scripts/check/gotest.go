@@ -25,9 +25,13 @@ var slowUnderRace = []string{
 // the race detector on the store in memory.
 const racedInSqlstore = "TestStoreInAFile/at_once|TestDecisionsSweep|TestTheDatabasesClock"
 
-// slowInApp is the test of lib/app that plays a table of some thousand requests on six databases, one after the other on each: under the
-// race detector it would take ten minutes. Requests at once are what the others are for.
-const slowInApp = "TestEveryFaultOfTheStoreIsAnsweredAsTheTableSays"
+// inTurn are the tests of packages with the race detector that take long and do one thing after the other: tables of some thousand
+// requests, and days of sign-ins. The detector would find nothing in them, and take ten minutes. Requests at once are what others are for.
+const inTurn = "^(TestEveryFaultOfTheStoreIsAnsweredAsTheTableSays|TestHardenedSignInMeetsEveryFaultOfTheStore|" +
+	"TestOfEachAttackSoManyGuessesGetThrough|TestNormalDaysRaiseNoAlert|TestTheSameDaysWithAnAttackRaiseOneAlert|TestTheDatabaseTellsWhatTheDayDoes)$"
+
+// packagesInTurn are the packages that they are in.
+var packagesInTurn = []string{"./lib/app", "./lib/stuffing"}
 
 // raceTests runs the tests of the packages that share memory between goroutines under the race detector, which needs cgo.
 func (c *check) raceTests() error {
@@ -36,12 +40,12 @@ func (c *check) raceTests() error {
 		return err
 	}
 	if reason := c.withoutRace(); reason != "" {
-		if err := c.goTest(append([]string{"-skip", slowInApp}, raced...)...); err != nil {
+		if err := c.goTest(append([]string{"-skip", inTurn}, raced...)...); err != nil {
 			return err
 		}
 		return skip(reason + ": the tests ran without the race detector")
 	}
-	if err := c.goTest(append([]string{"-race", "-skip", slowInApp}, raced...)...); err != nil {
+	if err := c.goTest(append([]string{"-race", "-skip", inTurn}, raced...)...); err != nil {
 		return err
 	}
 	return c.goTest("-race", "-run", racedInSqlstore, "./lib/ratelimit/sqlstore")
@@ -53,11 +57,11 @@ func (c *check) tests() error {
 	if err != nil {
 		return err
 	}
-	table := c.goTest("-run", slowInApp, "./lib/app")
-	if _, skipped := errors.AsType[skip](table); table != nil && !skipped {
-		return table
+	long := c.goTest(append([]string{"-run", inTurn}, packagesInTurn...)...)
+	if _, skipped := errors.AsType[skip](long); long != nil && !skipped {
+		return long
 	}
-	return cmp.Or(c.goTest(rest...), table)
+	return cmp.Or(c.goTest(rest...), long)
 }
 
 // packages lists the packages to test with and without the race detector.

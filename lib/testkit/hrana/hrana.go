@@ -15,6 +15,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -39,6 +40,9 @@ type Config struct {
 	// StreamTTL is how long a stream may be idle before the server forgets it and rolls back what it left open; zero
 	// means 10 seconds.
 	StreamTTL time.Duration
+
+	// Database is the SQLite file that it starts with; nil means an empty one.
+	Database []byte
 }
 
 // A Hook decides what becomes of request n, counted from 1 since the server started.
@@ -125,7 +129,7 @@ type stream struct {
 	expiry *time.Timer
 }
 
-// Start starts a server with an empty database, and closes it when the test ends.
+// Start starts a server with a database of its own, and closes it when the test ends.
 func Start(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	if cfg.StreamTTL < 0 {
@@ -134,8 +138,12 @@ func Start(t testing.TB, cfg Config) *Server {
 	if cfg.StreamTTL == 0 {
 		cfg.StreamTTL = defaultStreamTTL
 	}
+	path := filepath.Join(t.TempDir(), "hrana.db")
+	if err := os.WriteFile(path, cfg.Database, 0o600); err != nil {
+		t.Fatalf("hrana: %v", err)
+	}
 	// Nothing here has to survive a crash, so the disk need not be waited for.
-	dsn := "file:" + filepath.Join(t.TempDir(), "hrana.db") +
+	dsn := "file:" + path +
 		"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)"
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
