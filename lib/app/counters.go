@@ -27,12 +27,14 @@ type Shard struct {
 // counters are the databases that the limiter's rows are in, with the audit and the alerts that its triggers write: the
 // application's own, or the shards, in the order of their names.
 type counters struct {
-	all   []*counter
-	store ratelimit.Store
+	all     []*counter
+	alerted []*counter // those with alerts: the application's own database too, which has some of other kinds
+	store   ratelimit.Store
 }
 
 type counter struct {
 	name   string
+	shard  int // from 1 on, in the order of names; 0 for the application's own database alone
 	store  *sqlstore.Store
 	alerts *alerts.Alerts
 }
@@ -40,15 +42,17 @@ type counter struct {
 // newCounters makes the counters of db, or of the shards if there are any.
 func newCounters(db *database.DB, now, next []Shard, store sqlstore.Config, alert func(name string) alerts.Config) (*counters, error) {
 	if len(now) == 0 && len(next) == 0 {
-		one := &counter{store: openStore(db, store), alerts: alerts.New(db.DB, alert(""))}
-		return &counters{all: []*counter{one}, store: one.store}, nil
+		one := []*counter{{store: openStore(db, store), alerts: alerts.New(db.DB, alert(""))}}
+		return &counters{all: one, alerted: one, store: one[0].store}, nil
 	}
 	c := &counters{}
+	own := false
 	made := func(list []Shard) (shards []ratelimit.Shard) {
 		for _, shard := range list {
 			i := slices.IndexFunc(c.all, func(known *counter) bool { return known.name == shard.Name })
 			if i < 0 {
 				i = len(c.all)
+				own = own || shard.DB == db
 				c.all = append(c.all, &counter{
 					name: shard.Name, store: openStore(shard.DB, store), alerts: alerts.New(shard.DB.DB, alert(shard.Name)),
 				})
@@ -60,17 +64,24 @@ func newCounters(db *database.DB, now, next []Shard, store sqlstore.Config, aler
 	var err error
 	c.store, err = ratelimit.NewShards(made(now), made(next))
 	slices.SortFunc(c.all, func(a, b *counter) int { return cmp.Compare(a.name, b.name) })
+	for i, one := range c.all {
+		one.shard = i + 1
+	}
+	c.alerted = c.all
+	if !own {
+		c.alerted = append([]*counter{{alerts: alerts.New(db.DB, alert(""))}}, c.all...)
+	}
 	return c, err
 }
 
 // several says whether there are shards, which fail one by one and not with the application's database.
 func (c *counters) several() bool { return c.all[0].name != "" }
 
-// each asks all databases at once. The error joins theirs.
-func (c *counters) each(ask func(i int, one *counter) error) error {
-	errs := make([]error, len(c.all))
+// each asks databases at once. The error joins theirs.
+func each(databases []*counter, ask func(i int, one *counter) error) error {
+	errs := make([]error, len(databases))
 	var group sync.WaitGroup
-	for i, one := range c.all {
+	for i, one := range databases {
 		group.Go(func() { errs[i] = ask(i, one) })
 	}
 	group.Wait()
@@ -80,7 +91,7 @@ func (c *counters) each(ask func(i int, one *counter) error) error {
 // counts are those of all databases, by policy.
 func (c *counters) counts(ctx context.Context) ([]sqlstore.Count, error) {
 	of := make([][]sqlstore.Count, len(c.all))
-	err := c.each(func(i int, one *counter) (err error) {
+	err := each(c.all, func(i int, one *counter) (err error) {
 		of[i], err = one.store.Counts(ctx)
 		return err
 	})
@@ -100,7 +111,7 @@ func (c *counters) counts(ctx context.Context) ([]sqlstore.Count, error) {
 // refusals are those of all databases, by policy and hour. Where their clocks show two hours, the later one is the last.
 func (c *counters) refusals(ctx context.Context) (all sqlstore.HourlyRefusals, err error) {
 	of := make([]sqlstore.HourlyRefusals, len(c.all))
-	err = c.each(func(i int, one *counter) (err error) {
+	err = each(c.all, func(i int, one *counter) (err error) {
 		of[i], err = one.store.Refusals(ctx)
 		return err
 	})
@@ -128,17 +139,17 @@ func (c *counters) refusals(ctx context.Context) (all sqlstore.HourlyRefusals, e
 
 // sweepAudit deletes what is over of the audit of all databases.
 func (c *counters) sweepAudit(ctx context.Context) (deleted int64, done bool, err error) {
-	return c.sweep(func(one *counter) (int64, bool, error) { return one.store.SweepAudit(ctx) })
+	return sweep(c.all, func(one *counter) (int64, bool, error) { return one.store.SweepAudit(ctx) })
 }
 
 // sweepAlerts does the same with alerts.
 func (c *counters) sweepAlerts(ctx context.Context) (deleted int64, done bool, err error) {
-	return c.sweep(func(one *counter) (int64, bool, error) { return one.alerts.Sweep(ctx) })
+	return sweep(c.alerted, func(one *counter) (int64, bool, error) { return one.alerts.Sweep(ctx) })
 }
 
-func (c *counters) sweep(sweep func(*counter) (int64, bool, error)) (deleted int64, done bool, err error) {
-	of, through := make([]int64, len(c.all)), make([]bool, len(c.all))
-	err = c.each(func(i int, one *counter) (err error) {
+func sweep(databases []*counter, sweep func(*counter) (int64, bool, error)) (deleted int64, done bool, err error) {
+	of, through := make([]int64, len(databases)), make([]bool, len(databases))
+	err = each(databases, func(i int, one *counter) (err error) {
 		of[i], through[i], err = sweep(one)
 		return err
 	})
@@ -150,7 +161,7 @@ func (c *counters) sweep(sweep func(*counter) (int64, bool, error)) (deleted int
 
 // sendAlerts sends what is due in all databases.
 func (c *counters) sendAlerts(ctx context.Context) error {
-	return c.each(func(_ int, one *counter) error {
+	return each(c.alerted, func(_ int, one *counter) error {
 		_, err := one.alerts.Send(ctx)
 		return err
 	})
@@ -179,13 +190,15 @@ func openDatabases(settings Settings, deadline time.Duration) (d databases, err 
 		return db
 	}
 	d.own = open(settings.DatabaseURL)
-	known := map[string]*database.DB{}
+	place, _ := shardPlace(settings.DatabaseURL)
+	known := map[string]*database.DB{place: d.own} // which may be a shard too
 	list := func(settings []ShardSetting) (shards []Shard) {
 		for _, shard := range settings {
-			if known[shard.Name] == nil {
-				known[shard.Name] = open(shard.URL)
+			place, _ := shardPlace(shard.URL)
+			if known[place] == nil {
+				known[place] = open(shard.URL)
 			}
-			shards = append(shards, Shard{shard.Name, known[shard.Name]})
+			shards = append(shards, Shard{shard.Name, known[place]})
 		}
 		return shards
 	}
@@ -208,9 +221,18 @@ func (d databases) shards() (all []Shard) {
 
 // Close closes those that were opened.
 func (d databases) Close() error {
+	err := d.closeShards()
+	if d.own != nil {
+		err = errors.Join(err, d.own.Close())
+	}
+	return err
+}
+
+// closeShards closes those that aren't the application's own.
+func (d databases) closeShards() error {
 	var errs []error
-	for _, shard := range append(d.shards(), Shard{DB: d.own}) {
-		if shard.DB != nil {
+	for _, shard := range d.shards() {
+		if shard.DB != nil && shard.DB != d.own {
 			errs = append(errs, shard.DB.Close())
 		}
 	}

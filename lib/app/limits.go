@@ -59,7 +59,7 @@ func (a *App) state(call *web.Call) (web.Reply, error) {
 	if query.Has("view") {
 		return a.view(call, true)
 	}
-	if _, _, err := a.place(call); err != nil { // what is no place is none here either
+	if _, _, err := place(call); err != nil { // what is no place is none here either
 		return web.Reply{}, err
 	}
 	switch op, err := call.Query("op"); {

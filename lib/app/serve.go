@@ -117,9 +117,7 @@ func open(settings Settings, deadline time.Duration, config Config) (*App, datab
 	config.Shards, config.NextShards = dbs.now, dbs.next
 	app, err := New(dbs.own, settings, config)
 	if err == nil {
-		own := dbs
-		own.own = nil
-		app.close = own.Close
+		app.close = dbs.closeShards
 	} else {
 		dbs.Close()
 		return nil, databases{}, err

@@ -155,6 +155,14 @@ func TestOnShardsOperatorsSeeAllOfThem(t *testing.T) {
 	if alerts := pages("alerts", 2, nothing); len(alerts) != accounts {
 		t.Errorf("%d alerts, want one for each of %d accounts", len(alerts), accounts)
 	}
+	// The application's own database has alerts of other kinds, which are there once, also where it is a shard as well.
+	if _, err := w.db.Exec(`INSERT INTO alerts (at_micros, kind, policy, key, windows, last_micros, attempts, next_micros)
+		VALUES (?, 'repeated-refusals', 'failed-sign-ins', 1, 3, 1, 0, NULL)`, w.clock.Now().UnixMicro()); err != nil {
+		t.Fatal(err)
+	}
+	if page := w.view("alerts&limit=1", byToken).items(t); page.Items[0]["key"] != "0000000000000001" || page.Items[0]["shard"] != nil || len(strings.Split(page.Next, ".")) != 4 {
+		t.Errorf("the newest alert is %v, and then %s", page.Items, page.Next)
+	}
 	for _, cursor := range []string{"1", "1.1", "1.1.1.1", "1.1.0", "1.1.x", "1..1", ".1.1"} {
 		got := w.send("", "GET", "/api/limits?view=audit&cursor="+cursor, "", byToken)
 		expect(t, got, http.StatusBadRequest)
@@ -198,6 +206,22 @@ func TestOnShardsOperatorsSeeAllOfThem(t *testing.T) {
 	expect(t, got, http.StatusOK)
 	if left := sum(w.shardCounts(settings, "SELECT count(*) FROM rate_limits")); left != 0 || got.json(t)["deleted"].(float64) < float64(rows) {
 		t.Errorf("%d of %d counters left after %s", left, rows, got.body)
+	}
+}
+
+// Row D6: the application's own database may be one of the shards: what is in it is there once.
+func TestTheApplicationsOwnDatabaseMayBeAShard(t *testing.T) {
+	w := newWorld(t, withTokens, func(s *app.Settings) {
+		s.Shards = []app.ShardSetting{{Name: "own", URL: s.DatabaseURL}, {Name: "other", URL: "file:" + filepath.Join(t.TempDir(), "other.db")}}
+	})
+	for i := range 6 {
+		w.siege(fmt.Sprint("someone-", i), 3)
+	}
+	if here := w.count("SELECT count(*) FROM alerts"); here == 0 || here == 6 {
+		t.Fatalf("%d of 6 alerts in the own database", here)
+	}
+	if items := w.view("alerts", byToken).items(t).Items; len(items) != 6 {
+		t.Errorf("%d alerts, want 6: %v", len(items), items)
 	}
 }
 

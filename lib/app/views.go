@@ -3,6 +3,7 @@ package app
 import (
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +24,7 @@ func (a *App) view(call *web.Call, keys bool) (web.Reply, error) {
 	if err != nil {
 		return web.Reply{}, err
 	}
-	if _, _, err := a.place(call); err != nil { // also of a view that has no pages
+	if _, _, err := place(call); err != nil { // also of a view that has no pages
 		return web.Reply{}, err
 	}
 	if call.Request.URL.Query().Has("op") {
@@ -83,7 +84,7 @@ type auditItem struct {
 }
 
 func (a *App) viewAudit(call *web.Call, keys bool) (web.Reply, error) {
-	return pageOf(a, call,
+	return pageOf(call, a.counters.all,
 		func(one *counter, below int64, limit int) ([]sqlstore.AuditRow, error) {
 			rows, err := one.store.Audit(call.Context(), below, limit)
 			if err != nil {
@@ -122,7 +123,7 @@ type alertItem struct {
 }
 
 func (a *App) viewAlerts(call *web.Call, keys bool) (web.Reply, error) {
-	return pageOf(a, call,
+	return pageOf(call, a.counters.alerted,
 		func(one *counter, below int64, limit int) ([]alerts.Alert, error) {
 			page, err := one.alerts.Page(call.Context(), below, limit)
 			return page, storage(err)
@@ -149,23 +150,26 @@ func (a *App) viewAlerts(call *web.Call, keys bool) (web.Reply, error) {
 // cursorForm is that of a number that the database can hold, or of one for each shard.
 var cursorForm = regexp.MustCompile(`^[1-9][0-9]{0,17}(\.[1-9][0-9]{0,17})*$`)
 
-// place reads where a page begins, below a number in each database, and how many items it may have.
-func (a *App) place(call *web.Call) (below []int64, limit int, err error) {
+func noCursor() error {
+	return web.BadRequest("cursor", "This is no cursor of a view. Please begin without one.")
+}
+
+// place reads where a page begins, below a number in each database, or none for the beginning, and how many items it may have.
+func place(call *web.Call) (below []int64, limit int, err error) {
 	text, err := call.Query("cursor")
 	if err != nil {
 		return nil, 0, err
 	}
-	below = make([]int64, len(a.counters.all))
-	numbers := strings.Split(text, ".")
-	if text != "" && (!cursorForm.MatchString(text) || len(numbers) != len(below)) {
-		return nil, 0, web.BadRequest("cursor", "This is no cursor of a view. Please begin without one.")
-	}
-	for i := range below {
-		below[i] = math.MaxInt64
-		if text != "" {
-			if below[i], err = strconv.ParseInt(numbers[i], 10, 64); err != nil {
+	if text != "" {
+		if !cursorForm.MatchString(text) {
+			return nil, 0, noCursor()
+		}
+		for number := range strings.SplitSeq(text, ".") {
+			n, err := strconv.ParseInt(number, 10, 64)
+			if err != nil {
 				return nil, 0, err // the form has no such number
 			}
+			below = append(below, n)
 		}
 	}
 	limit, err = pageLimit(call)
@@ -178,14 +182,20 @@ func (a *App) place(call *web.Call) (below []int64, limit int, err error) {
 // pageOf answers with a page of what each database numbers in the order of time, newest first. Its cursor is the number of the last
 // item of each: what is added meanwhile comes before the first page, so that none is skipped and none appears twice.
 func pageOf[Row, Item any](
-	a *App, call *web.Call, read func(one *counter, below int64, limit int) ([]Row, error), at func(Row) (int64, time.Time), show func(row Row, shard int) Item,
+	call *web.Call, databases []*counter, read func(one *counter, below int64, limit int) ([]Row, error), at func(Row) (int64, time.Time), show func(row Row, shard int) Item,
 ) (web.Reply, error) {
-	below, limit, err := a.place(call)
+	below, limit, err := place(call)
+	if err == nil && len(below) > 0 && len(below) != len(databases) {
+		err = noCursor()
+	}
 	if err != nil {
 		return web.Reply{}, err
 	}
-	rows := make([][]Row, len(below))
-	if err := a.counters.each(func(i int, one *counter) (err error) {
+	if len(below) == 0 {
+		below = slices.Repeat([]int64{math.MaxInt64}, len(databases))
+	}
+	rows := make([][]Row, len(databases))
+	if err := each(databases, func(i int, one *counter) (err error) {
 		rows[i], err = read(one, below[i], limit+1)
 		return err
 	}); err != nil {
@@ -228,10 +238,6 @@ func pageOf[Row, Item any](
 		row := rows[newest][0]
 		rows[newest] = rows[newest][1:]
 		below[newest], _ = at(row)
-		shard := 0
-		if a.counters.several() {
-			shard = newest + 1
-		}
-		body.Items = append(body.Items, show(row, shard))
+		body.Items = append(body.Items, show(row, databases[newest].shard))
 	}
 }

@@ -212,8 +212,8 @@ func TestAStreamThatIsNotExactIsFound(t *testing.T) {
 		o := openFile(s, 1)
 		policy := wide("p")
 		policy.Limit = limitOfShards
-		st := newStream(policy)
-		for range 3 * subjectsAtOnce {
+		st := newStream(4, policy)
+		for range 12 * subjectsAtOnce {
 			st.one(s.ctx, o.limiter)
 		}
 		if err := st.exact(s.ctx, []*opened{o}); err != nil {
@@ -225,7 +225,7 @@ func TestAStreamThatIsNotExactIsFound(t *testing.T) {
 			"a subject more":    func(st *stream) { st.asked[1000], st.admitted[1000] = 1, 1 },
 			"an error":          func(st *stream) { st.failed = errors.New("cut") },
 		} {
-			other := newStream(policy)
+			other := newStream(4, policy)
 			for subject, asked := range st.asked {
 				other.asked[subject], other.admitted[subject] = asked, st.admitted[subject]
 			}

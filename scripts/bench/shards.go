@@ -31,7 +31,7 @@ const commitVariable = "WEIR_BENCH_COMMIT"
 // What is driven over its limit: each of so many subjects at once is asked so often, and admitted limitOfShards times. So of 12
 // decisions 11 write: 10 admissions and the first refusal.
 const (
-	subjectsAtOnce = 100
+	subjectsAtOnce = 25 // for each server
 	asksOfShards   = 12
 	limitOfShards  = 10
 )
@@ -132,9 +132,10 @@ func (b *bench) over(s *scope, n int, commit time.Duration) (*ratelimit.Limiter,
 	return limiter, all, err
 }
 
-// stream is decisions for subjects that are driven over their limits, a hundred of them at once.
+// stream is decisions for subjects that are driven over their limits, some at once.
 type stream struct {
 	policies []ratelimit.Policy // one subject each
+	atOnce   int64
 	next     atomic.Int64
 	mu       sync.Mutex
 	asked    map[int64]int
@@ -145,11 +146,10 @@ type stream struct {
 // one makes the next decision.
 func (st *stream) one(ctx context.Context, limiter *ratelimit.Limiter) {
 	k := st.next.Add(1) - 1
-	const block = subjectsAtOnce * asksOfShards
-	subject := k/block*subjectsAtOnce + k%subjectsAtOnce
+	subject := k/(st.atOnce*asksOfShards)*st.atOnce + k%st.atOnce
 	charges := []ratelimit.Charge{st.policies[0].Charge(fmt.Sprint("account ", subject))}
 	for _, policy := range st.policies[1:] {
-		charges = append(charges, policy.Charge(fmt.Sprint("address ", k%subjectsAtOnce)))
+		charges = append(charges, policy.Charge(fmt.Sprint("address ", k%st.atOnce)))
 	}
 	decision, err := limiter.Decide(ctx, charges...)
 	st.mu.Lock()
@@ -162,8 +162,8 @@ func (st *stream) one(ctx context.Context, limiter *ratelimit.Limiter) {
 	}
 }
 
-func newStream(policies ...ratelimit.Policy) *stream {
-	return &stream{policies: policies, asked: map[int64]int{}, admitted: map[int64]int{}}
+func newStream(servers int, policies ...ratelimit.Policy) *stream {
+	return &stream{policies: policies, atOnce: int64(servers * subjectsAtOnce), asked: map[int64]int{}, admitted: map[int64]int{}}
 }
 
 // exact holds what was admitted against the limit, and what stands in the databases against what was admitted.
@@ -272,7 +272,7 @@ func (b *bench) shardsLine(s *scope, run shardsRun, n int, commit time.Duration,
 	workers := 16 * n
 	alone := wide("alone")
 	alone.Limit = limitOfShards
-	one := newStream(alone)
+	one := newStream(n, alone)
 	most := one.atMost(b.ctx, limiter, workers, short)
 	held, times := one.steady(b.ctx, limiter, most*steadyPart, run.steady)
 	if err := one.exact(b.ctx, all); err != nil {
@@ -280,7 +280,7 @@ func (b *bench) shardsLine(s *scope, run shardsRun, n int, commit time.Duration,
 	}
 	account, address := wide("account"), wide("address")
 	account.Limit, address.Count = limitOfShards, ratelimit.EveryAttempt
-	two := newStream(account, address)
+	two := newStream(n, account, address)
 	mostOfTwo := two.atMost(b.ctx, limiter, workers, short)
 	if err := two.exact(b.ctx, all); err != nil {
 		return "", fmt.Errorf("of two subjects: %w", err)
