@@ -200,3 +200,34 @@ func ExampleLimiter_Operate_ban() {
 	// false 1h0m0s
 	// true 0s
 }
+
+// Three databases share the subjects; in an application the stores are sqlstore's. What a subject may use is the same, wherever it lies.
+func ExampleNewShards() {
+	var shards []ratelimit.Shard
+	for _, name := range []string{"weir-0", "weir-1", "weir-2"} {
+		shards = append(shards, ratelimit.Shard{Name: name, Store: ratelimit.NewMemoryStore(nil)})
+	}
+	store, err := ratelimit.NewShards(shards, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	limiter, err := ratelimit.New(store, []byte("32 random bytes that stay secret"), ratelimit.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	exports := ratelimit.Policy{Name: "exports", Algorithm: ratelimit.FixedWindow, Limit: 2, Window: ratelimit.MaxWindow}
+	for range 3 {
+		decision, err := limiter.Decide(context.Background(), exports.Charge("member 7"), exports.Charge("team 3"))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(decision.Allowed)
+	}
+	// Output:
+	// true
+	// true
+	// false
+}

@@ -161,7 +161,7 @@ type Reservation struct {
 }
 
 // Decide charges all limits, or, when one of them refuses, only those that count every attempt. It is one round trip to
-// the store, whatever the number of limits. The store's clock and state decide; concurrent decisions, from any number of
+// the store, whatever the number of limits; Shards say what it is over several of them. The store's clock and state decide; concurrent decisions, from any number of
 // processes, never admit more than a limit.
 //
 // An error that matches ErrStore means that no answer came, and that the limits don't admit the request without one (see
@@ -284,7 +284,8 @@ func (l *Limiter) sweep(ctx context.Context, store Store) (deleted int64, done b
 
 // Guard makes a call to the store's database that isn't the limiter's, such as what an application has to read before it knows whom to
 // charge, under the same deadline and the same breaker: it is not made while those before it waited in vain, so that nobody waits
-// for a store that is known to be silent. Of a Shards the database is that beside the shards. The call must ask the database: what it answers, if only with an error, closes the breaker.
+// for a store that is known to be silent. Over Shards it has a breaker of its own, for the database beside them. The call must ask
+// the database: what it answers, if only with an error, closes the breaker.
 // An error is the call's own; one that matches ErrStore and ErrBreaker when it was not made.
 func (l *Limiter) Guard(ctx context.Context, call func(context.Context) error) error {
 	err := l.guards.of(nil).call(ctx, call)

@@ -38,7 +38,7 @@ func project(t *testing.T) string {
 // environ sets the variables that dev reads to env's values, and those env doesn't have to nothing.
 func environ(t *testing.T, env map[string]string) {
 	t.Helper()
-	for _, name := range []string{"TURSO_DATABASE_URL", "TURSO_AUTH_TOKEN", "RATE_LIMIT_SECRET", "STORE_DEADLINE", "VERCEL", "DEMO"} {
+	for _, name := range []string{"TURSO_DATABASE_URL", "TURSO_DATABASE_URLS", "TURSO_DATABASE_URLS_NEXT", "TURSO_AUTH_TOKEN", "RATE_LIMIT_SECRET", "STORE_DEADLINE", "VERCEL", "DEMO"} {
 		t.Setenv(name, env[name])
 	}
 }
@@ -217,5 +217,17 @@ func TestAWrongLocalSecretIsAnswered503AlsoWithThePlatformsHeaders(t *testing.T)
 				t.Errorf("VERCEL=%s, %q: borrowing a code answers %d", vercel, text, response.StatusCode)
 			}
 		}
+	}
+}
+
+// Row D6: a shell from which somebody deploys holds production's databases.
+func TestDatabasesOfTheEnvironmentAreNotRead(t *testing.T) {
+	environ(t, map[string]string{
+		"TURSO_DATABASE_URL": "libsql://weir.example.org", "TURSO_DATABASE_URLS": "libsql://a.example.org", "TURSO_DATABASE_URLS_NEXT": "libsql://b.example.org",
+	})
+	root := project(t)
+	settings, err := app.LoadSettings(environment(""), root)
+	if err != nil || settings.DatabaseURL != app.LocalDatabaseURL(root) || settings.Shards != nil || settings.NextShards != nil {
+		t.Errorf("got %q, %v and %v, %v", settings.DatabaseURL, settings.Shards, settings.NextShards, err)
 	}
 }
