@@ -521,3 +521,47 @@ func TestFiftyAtOnceOverTheSameShardsAreExact(t *testing.T) {
 		t.Errorf("%d refusals audited, want one for each limit that refused", n)
 	}
 }
+
+// timed is a store that notes how much time it is given.
+type timed struct {
+	*ratelimit.MemoryStore
+	given chan time.Duration
+}
+
+func (s *timed) Peek(ctx context.Context, entries []ratelimit.Entry) ([]ratelimit.Row, error) {
+	end, _ := ctx.Deadline()
+	s.given <- time.Until(end)
+	return s.MemoryStore.Peek(ctx, entries)
+}
+
+// Row D7: the shortest deadline of a decision's policies bounds its calls to every shard.
+func TestTheShortestDeadlineOfADecisionHoldsForAllItsShards(t *testing.T) {
+	given := make(chan time.Duration, 100)
+	var shards []ratelimit.Shard
+	for _, name := range []string{"a", "b", "c"} {
+		shards = append(shards, ratelimit.Shard{Name: name, Store: &timed{ratelimit.NewMemoryStore(nil), given}})
+	}
+	limiter, err := ratelimit.New(newShards(t, shards, nil), storetest.Secret, ratelimit.Config{Deadline: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, long := perMinute("short", 100, 0), perMinute("long", 100, 0)
+	short.Deadline = 10 * time.Minute
+	for _, charges := range [][]ratelimit.Charge{
+		{long.Charge("1"), long.Charge("2"), long.Charge("3"), long.Charge("4")},
+		{long.Charge("1"), long.Charge("2"), long.Charge("3"), short.Charge("4")},
+	} {
+		if _, err := limiter.Decide(t.Context(), charges...); err != nil {
+			t.Fatal(err)
+		}
+		calls := len(given)
+		for range calls {
+			if d := <-given; (d <= short.Deadline) != (charges[3].Policy.Deadline > 0) {
+				t.Errorf("a call was given %v", d)
+			}
+		}
+		if calls < 2 {
+			t.Errorf("%d calls", calls)
+		}
+	}
+}
