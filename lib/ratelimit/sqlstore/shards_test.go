@@ -39,13 +39,6 @@ func TestShardsInFiles(t *testing.T) {
 	})
 }
 
-// Row D6.
-func TestShardsOnTurso(t *testing.T) {
-	storetest.Run(t, func(t *testing.T, now func() time.Time) storetest.Harness {
-		return shardsHarness(t, now, 1, databases.Turso(t), databases.Turso(t))
-	})
-}
-
 func shardsHarness(t *testing.T, now func() time.Time, streams int, all ...*database.DB) storetest.Harness {
 	t.Helper()
 	store, err := over(all, sqlstore.Config{Now: now, SweepEvery: 8})
@@ -230,5 +223,72 @@ func TestADecisionOverShardsIsOneRequestToEachThatItNeeds(t *testing.T) {
 	}
 	if made := requests(shared.Charge(on[0]), ofAccount.Charge(on[1])); made != [2]int{2, 2} {
 		t.Errorf("a decision of two subjects made %v requests", made)
+	}
+}
+
+// Row D6: on two Turso servers, of which the second comes: what moves is charged in both and given back in both, and what was charged before
+// the second came counts until the list changes.
+func TestAServerIsAddedOnTurso(t *testing.T) {
+	var shards []ratelimit.Shard
+	for _, name := range []string{"a", "b"} {
+		shards = append(shards, ratelimit.Shard{Name: name, Store: open(databases.Turso(t), sqlstore.Config{SweepEvery: -1})})
+	}
+	over := func(now, next []ratelimit.Shard) *ratelimit.Limiter {
+		t.Helper()
+		store, err := ratelimit.NewShards(now, next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		limiter, err := ratelimit.New(store, storetest.Secret, ratelimit.Config{Deadline: patience})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return limiter
+	}
+	before, between, after := over(shards[:1], nil), over(shards[:1], shards), over(shards, nil)
+	used := func(limiter *ratelimit.Limiter, subject string) int64 {
+		t.Helper()
+		got, err := limiter.Peek(t.Context(), shared.Charge(subject))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return shared.Limit - got.Limits[0].Remaining
+	}
+	decide := func(limiter *ratelimit.Limiter, subject string) ratelimit.Decision {
+		t.Helper()
+		decision, err := limiter.Decide(t.Context(), shared.Charge(subject), fromAddress.Charge("address of "+subject))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return decision
+	}
+	moved := 0
+	for i := range 10 {
+		name := fmt.Sprint("subject ", i)
+		decide(before, name)
+		first := decide(between, name)
+		decide(between, name)
+		if err := between.GiveBack(t.Context(), first.Limits[0].Reservation); err != nil {
+			t.Fatal(err)
+		}
+		stays := used(before, name)
+		switch comes := used(after, name); {
+		case stays != 2 || comes != 1 && comes != 2: // on a server of its own it hasn't the charge from before
+			t.Errorf("%s: %d used where it was, %d where it comes to", name, stays, comes)
+		case comes == 1:
+			moved++
+		}
+		passed := 0
+		for range 12 {
+			if decide(between, name).Allowed {
+				passed++
+			}
+		}
+		if passed != 8 || decide(before, name).Allowed {
+			t.Errorf("%s: %d more passed, want 8", name, passed)
+		}
+	}
+	if moved == 0 || moved == 10 {
+		t.Errorf("%d of 10 subjects move", moved)
 	}
 }
