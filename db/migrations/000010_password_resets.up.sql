@@ -10,13 +10,13 @@ CREATE TABLE password_resets (
 -- What is expired is at its beginning.
 CREATE INDEX password_resets_expires ON password_resets (expires_micros);
 
--- A new one takes a few expired ones away. It lives for 30 minutes (accounts.ResetLifetime): that long before its end it is now.
+-- A new one takes a few expired ones away. It lives for an hour (accounts.ResetLifetime): that long before its end it is now.
 CREATE TRIGGER password_resets_sweep
 AFTER INSERT ON password_resets
 BEGIN
   DELETE FROM password_resets
   WHERE account IN (SELECT account FROM password_resets ORDER BY expires_micros LIMIT 8)
-    AND expires_micros <= NEW.expires_micros - 1800000000;
+    AND expires_micros <= NEW.expires_micros - 3600000000;
 END;
 
 -- A new password, or none, ends the account's link in the same statement: so a link is good for one new password.

@@ -16,8 +16,9 @@ import (
 // A reset lets whoever has its token choose a new password for one account, once. How the token gets to the account's owner is
 // up to the caller.
 
-// ResetLifetime is how long a token is good for. The trigger password_resets_sweep has it too.
-const ResetLifetime = 30 * time.Minute
+// ResetLifetime is how long a token is good for: as long as the limit of its inbox looks back. So whoever uses that up leaves the
+// owner a link that is good, and can't keep everybody out of a mailbox for a while of each hour. The trigger password_resets_sweep has it too.
+const ResetLifetime = time.Hour
 
 // sweepResetRows bounds one statement of a sweep: few enough that nobody waits long for the writer.
 const sweepResetRows = 500
@@ -30,6 +31,10 @@ var ErrReset = errors.New("accounts: reset token not valid")
 type Reset struct {
 	Token   string // 32 random bytes in base64url; the database learns only their SHA-256
 	Expires time.Time
+
+	account      int64
+	older        string // the hash of the token that it took the place of; "" for none
+	olderExpires int64  // microseconds since 1970
 }
 
 const findOwner = `
@@ -71,9 +76,13 @@ RETURNING expires_micros`
 func (a *Accounts) StartReset(ctx context.Context, account Account) (Reset, error) {
 	random := make([]byte, tokenBytes)
 	rand.Read(random) // never fails: it ends the program instead
-	reset := Reset{Token: base64.RawURLEncoding.EncodeToString(random)}
+	reset := Reset{Token: base64.RawURLEncoding.EncodeToString(random), account: account.ID}
+	err := a.db.QueryRowContext(ctx, olderReset, account.ID).Scan(&reset.older, &reset.olderExpires)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return Reset{}, fmt.Errorf("%w: read a reset: %w", ErrStore, err)
+	}
 	var expires int64
-	err := a.db.QueryRowContext(ctx, startReset,
+	err = a.db.QueryRowContext(ctx, startReset,
 		a.now(), hashToken(reset.Token), ResetLifetime.Microseconds(), account.ID).Scan(&expires)
 	if errors.Is(err, sql.ErrNoRows) {
 		return Reset{}, ErrNoAccount
@@ -83,6 +92,39 @@ func (a *Accounts) StartReset(ctx context.Context, account Account) (Reset, erro
 	}
 	reset.Expires = time.UnixMicro(expires).UTC()
 	return reset, nil
+}
+
+const olderReset = `
+SELECT token_hash, expires_micros
+FROM password_resets
+WHERE account = ?`
+
+const dropReset = `
+DELETE FROM password_resets
+WHERE account = ?
+  AND token_hash = ?`
+
+const restoreReset = `
+UPDATE password_resets
+SET
+  token_hash     = ?,
+  expires_micros = ?
+WHERE account = ?
+  AND token_hash = ?`
+
+// UndoReset ends a token that nobody got. The one that it took the place of is good again, for the rest of its time. A token that
+// was used or replaced since stays as it is.
+func (a *Accounts) UndoReset(ctx context.Context, reset Reset) error {
+	var err error
+	if hash := hashToken(reset.Token); reset.older == "" {
+		_, err = a.db.ExecContext(ctx, dropReset, reset.account, hash)
+	} else {
+		_, err = a.db.ExecContext(ctx, restoreReset, reset.older, reset.olderExpires, reset.account, hash)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: undo a reset: %w", ErrStore, err)
+	}
+	return nil
 }
 
 const readReset = `

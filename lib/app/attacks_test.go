@@ -157,3 +157,16 @@ func expectOneOf(t *testing.T, got reply, statuses ...int) {
 		t.Fatalf("status %d, want one of %v: %s", got.StatusCode, statuses, got.body)
 	}
 }
+
+// Row D9: while everybody needs a CAPTCHA no guess is compared, so that an attack which goes on isn't seen. It is one all the same.
+func TestAnAttackThatGoesOnBehindTheCaptchaIsOneAlert(t *testing.T) {
+	a := &attacker{world: newWorld(t, hardened, newCaptchas(t).settings, detecting)}
+	a.minutes(0, 70, func(minute int) {
+		for victim := range 60 {
+			a.tries(fmt.Sprintf("victim-%d-%d", minute, victim), 1)
+		}
+	})
+	if alerts, attacks := a.count("SELECT count(*) FROM alerts"), a.count("SELECT count(*) FROM attacks"); alerts != 1 || attacks != 1 {
+		t.Errorf("%d alerts of %d attacks, want one", alerts, attacks)
+	}
+}

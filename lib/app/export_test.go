@@ -3,6 +3,7 @@ package app
 import (
 	"net/http"
 	"net/http/httptest"
+	"time"
 
 	"github.com/weirlimits/weir/lib/web"
 )
@@ -14,3 +15,6 @@ func WholeNumber(text string) (int64, error) { return wholeNumber(text) }
 func UnderAttack(a *App) bool {
 	return a.underAttack(&web.Call{Request: httptest.NewRequest(http.MethodPost, "/api/sign-in", nil)})
 }
+
+// Rest is rest.
+func Rest(spent, step time.Duration) time.Duration { return rest(spent, step) }

@@ -2,7 +2,9 @@ package app
 
 import (
 	"fmt"
+	"net/netip"
 	"net/url"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -155,11 +157,14 @@ func shardPlace(text string) (string, error) {
 		return "", err
 	}
 	if strings.EqualFold(u.Scheme, "file") {
-		return u.Path, nil
+		return path.Clean(u.Path), nil
 	}
-	host := strings.ToLower(u.Hostname())
-	if port := u.Port(); port != "" && !(port == "443" && u.Scheme != "http") && !(port == "80" && u.Scheme == "http") {
+	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	if address, err := netip.ParseAddr(host); err == nil {
+		host = address.String()
+	}
+	if port := strings.TrimLeft(u.Port(), "0"); port != "" && !(port == "443" && u.Scheme != "http") && !(port == "80" && u.Scheme == "http") {
 		host += ":" + port
 	}
-	return host + strings.TrimSuffix(u.EscapedPath(), "/"), nil
+	return host + strings.TrimSuffix((&url.URL{Path: path.Clean("/" + u.Path)}).EscapedPath(), "/"), nil
 }

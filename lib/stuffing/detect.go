@@ -279,6 +279,9 @@ const (
 	quietMinutes = int64(Quiet / time.Minute)
 	// Quiet is how long an attack counts as going on after it was last seen: long enough that one with pauses is one.
 	Quiet = 30 * time.Minute
+	// Same is how long after it was last seen an attack is the same one when it is seen again: then it is on again, without another
+	// alert. While every sign-in takes a CAPTCHA no guess is compared, so that one that goes on is not seen, and seen again when it is over.
+	Same = 24 * time.Hour
 	// Peace is how long no attack begins after an operator ended one: what was seen is still in the windows.
 	Peace = time.Hour
 )

@@ -273,7 +273,7 @@ func (s stored) distinct(w span) (accounts, addresses sketch, err error) {
 	return sketches[0], sketches[1], rows.Err()
 }
 
-// goOn notes that the attack that is on was seen again. Times count in both directions, so that a clock that stepped back neither
+// goOn notes that the attack that is or was on was seen again. Times count in both directions, so that a clock that stepped back neither
 // hides an attack nor keeps one on.
 const goOn = `
 WITH clock AS MATERIALIZED (
@@ -288,7 +288,7 @@ WHERE id = (
 )
 RETURNING id`
 
-// begin begins an attack, and by a trigger raises its alert, unless one is on or was ended by an operator just now. It looks
+// begin begins an attack, and by a trigger raises its alert, unless one goes on or was ended by an operator just now. It looks
 // and inserts in one statement, under the write lock: of two at once the second sees what the first one began.
 const begin = `
 WITH clock AS MATERIALIZED (
@@ -305,17 +305,17 @@ WHERE 0 = (
 )
 RETURNING id`
 
-// keep has the attack that is on go on, or begins one.
+// keep has an attack go on, or begins one.
 func (d *Detector) keep(ctx context.Context, f Figures) error {
 	var id int64
-	quiet, peace := Quiet.Microseconds(), Peace.Microseconds()
-	err := d.db.QueryRowContext(ctx, goOn, d.now(), quiet, quiet).Scan(&id)
+	same, peace := Same.Microseconds(), Peace.Microseconds()
+	err := d.db.QueryRowContext(ctx, goOn, d.now(), same, same).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
 		var text []byte
 		if text, err = json.Marshal(f); err != nil {
 			return err
 		}
-		err = d.db.QueryRowContext(ctx, begin, d.now(), string(text), quiet, quiet, peace, peace).Scan(&id)
+		err = d.db.QueryRowContext(ctx, begin, d.now(), string(text), same, same, peace, peace).Scan(&id)
 	}
 	switch {
 	case errors.Is(err, sql.ErrNoRows): // an operator wants peace

@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string, lookup func(string) (string, bool),
 
 // carry copies what operators said last and still holds. Which database a key's subject lies in can't be told from the key, so each
 // of the next ones gets all of it: what is of no use there ends with its time. Of a key that several databases know, the last word
-// counts, since one may be a copy of what was lifted elsewhere.
+// counts, since one may be a copy of what was lifted elsewhere; then the copy ends too.
 func carry(ctx context.Context, lookup func(string) (string, bool)) (copied int, err error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -96,8 +96,13 @@ func carry(ctx context.Context, lookup func(string) (string, bool)) (copied int,
 			}
 		}
 		err := each(ctx, store, func(word sqlstore.Word) error {
-			if wanted := missing[word.Key]; wanted.Action == word.Action && wanted.Until.Equal(word.Until) {
+			switch wanted, found := last[word.Key]; {
+			case found && wanted.Action == word.Action && wanted.Until.Equal(word.Until):
 				delete(missing, word.Key)
+			case found && wanted.Action == ratelimit.Reset && wanted.Said.After(word.Said):
+				// It was lifted elsewhere, and ends here when that was said. A reset would forget what is charged here, too.
+				word.Until = wanted.Said
+				missing[word.Key] = word
 			}
 			return nil
 		})

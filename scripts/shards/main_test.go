@@ -129,7 +129,23 @@ func TestBansMoveAndWhatWasLiftedStaysLifted(t *testing.T) {
 	if err := dbs[3].QueryRow("SELECT count(*) FROM rate_limits WHERE override <> 0").Scan(&moved); err != nil || moved != 15 {
 		t.Errorf("the fourth has %d bans and exemptions, %v, want 15", moved, err)
 	}
-	expect(limiter(t, all, nil), second)
+	four := limiter(t, all, nil)
+	expect(four, second)
+	// The other half is lifted, where its subjects are by then, and two databases are taken away. The copies in the others end.
+	for i, subject := range subjects {
+		if i%6 == 3 {
+			operate(four, ratelimit.Reset, subject)
+		}
+	}
+	if code, stdout, stderr = carry(4, 2); code != 0 {
+		t.Fatalf("code %d, %q, %q", code, stdout, stderr)
+	}
+	expect(limiter(t, all[:2], nil), func(i int) string {
+		if i%3 == 0 {
+			return "limited"
+		}
+		return first(i)
+	})
 }
 
 func TestWhatCannotBeCarriedIsToldWithoutAURL(t *testing.T) {

@@ -90,7 +90,7 @@ func ask(args []string) (question, error) {
 		value           *int64
 		byDefault, from int64
 	}{
-		{"clients", &q.clients, 1_000_000, 1}, {"limit", &limit, 100, 1}, {"queue", &queue, -1, -1}, {"requests", &q.requests, 1000, 0},
+		{"clients", &q.clients, 1_000_000, 1}, {"limit", &limit, 100, 1}, {"queue", &queue, -1, 0}, {"requests", &q.requests, 1000, 0},
 		{"visits", &q.visits, 30, 0}, {"trips", &q.trips, 0, 0}, {"refunds", &q.refunds, 0, 0}, {"sample", &q.sample, 20_000, minSample},
 	}
 	for _, n := range numbers {
@@ -102,9 +102,11 @@ func ask(args []string) (question, error) {
 	if flags.NArg() > 0 {
 		return question{}, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
+	given := map[string]bool{}
+	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	for _, n := range numbers {
-		if *n.value < n.from || *n.value > maxCount {
-			return question{}, fmt.Errorf("-%s is %d: allowed are %d to %d", n.name, *n.value, max(n.from, 0), int64(maxCount))
+		if given[n.name] && (*n.value < n.from || *n.value > maxCount) {
+			return question{}, fmt.Errorf("-%s is %d: allowed are %d to %d", n.name, *n.value, n.from, int64(maxCount))
 		}
 	}
 	var err error
@@ -113,7 +115,7 @@ func ask(args []string) (question, error) {
 		err = errors.Join(err, fmt.Errorf("-refunds is %d of %d requests: no more can be given back", q.refunds, q.requests))
 	}
 	// The last term is what a log takes; rows of others are far below 100 bytes.
-	q.sample = min(q.sample, q.clients, max(minSample, maxSampleSize/(100+entryBytes(q.policy))))
+	q.sample = min(q.sample, max(q.clients, minSample), max(minSample, maxSampleSize/(100+entryBytes(q.policy))))
 	return q, err
 }
 
@@ -144,16 +146,12 @@ const policyName = "partner-api"
 // wordBytes is a number as arithmetic has it.
 const wordBytes = 8
 
-// entryBytes is what the algorithm has to keep of a key that is used up: a log each unit's time, the others two numbers at the most.
+// entryBytes is what the algorithm has to keep of a key that is used up: a log each unit's time, the others two numbers.
 func entryBytes(policy ratelimit.Policy) int64 {
-	switch policy.Algorithm {
-	case ratelimit.SlidingLog:
+	if policy.Algorithm == ratelimit.SlidingLog {
 		return policy.Limit * wordBytes
-	case ratelimit.FixedWindow:
-		return wordBytes
-	default: // two counts, or what is left and since when
-		return 2 * wordBytes
 	}
+	return 2 * wordBytes // two counts, or a count and since when
 }
 
 // rowsWritten is what a client writes in a month, as Turso counts rows: docs/guide.md says which of them a test counts.

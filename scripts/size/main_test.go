@@ -74,6 +74,14 @@ func TestASampleForetellsALargerTable(t *testing.T) {
 	}
 }
 
+// Pages are larger than keys: a table of one key says nothing of a million.
+func TestAFewClientsAreMeasuredByATableOfMore(t *testing.T) {
+	code, out, problems := size(t, "-clients", "1")
+	if code != 0 || strings.Contains(out, "× 0 bytes") || !strings.Contains(out, "a table of 100 keys filled") {
+		t.Errorf("code %d, %q and\n%s", code, problems, out)
+	}
+}
+
 // A month of one client, played on a store, writes what the command says, by SQLite's own count.
 func TestAMonthOfAClientWritesTheRowsThatAreSaid(t *testing.T) {
 	const requests, trips, refunds, visits = 12, 2, 3, 4
@@ -171,6 +179,7 @@ func TestAWrongQuestionIsNamed(t *testing.T) {
 		{[]string{"-algorithm", "bucket"}, `algorithm "bucket": allowed: fixed-window`},
 		{[]string{"-algorithm", "sliding-log", "-limit", "1001"}, "allowed are 1 to 1000"},
 		{[]string{"-queue", "3"}, "queue"},
+		{[]string{"-algorithm", "leaky-bucket", "-queue", "-1"}, "-queue is -1: allowed are 0 to 1000000000"},
 		{[]string{"-refunds", "2", "-requests", "1"}, "-refunds is 2 of 1 requests"},
 		{[]string{"-visits", "-1"}, "-visits is -1: allowed are 0 to 1000000000"},
 		{[]string{"now"}, `unexpected argument "now"`},
