@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -119,25 +117,16 @@ func TestFiftyParallelGuessesWithASessionCompareEightAtMost(t *testing.T) {
 	w.member("someone")
 	session, _ := w.browser("203.0.113.1", "someone")
 	w.hashes.Store(0)
-	var group sync.WaitGroup
-	var compared, refused atomic.Int64
-	for i := range 50 {
-		group.Go(func() {
-			method, path, body := "PATCH", "/api/sign-in", change("wrong password", newPassword)
-			if i%2 == 0 {
-				method, path, body = "DELETE", "/api/sign-up", `{"password":"wrong password"}`
-			}
-			switch w.send(fmt.Sprintf("203.0.113.%d", i), method, path, body, with(session)).StatusCode {
-			case http.StatusUnauthorized:
-				compared.Add(1)
-			case http.StatusTooManyRequests:
-				refused.Add(1)
-			}
-		})
-	}
-	group.Wait()
-	if n := w.hashes.Load(); n != 8 || compared.Load() != 8 || refused.Load() != 42 {
-		t.Errorf("%d hashes, %d compared, %d refused", n, compared.Load(), refused.Load())
+	answers := fiftyAtOnce(func(i int) reply {
+		method, path, body := "PATCH", "/api/sign-in", change("wrong password", newPassword)
+		if i%2 == 0 {
+			method, path, body = "DELETE", "/api/sign-up", `{"password":"wrong password"}`
+		}
+		return w.send(fmt.Sprintf("203.0.113.%d", i), method, path, body, with(session))
+	})
+	compared, refused := answers[http.StatusUnauthorized], answers[http.StatusTooManyRequests]
+	if n := w.hashes.Load(); n != 8 || compared != 8 || refused != 42 {
+		t.Errorf("%d hashes, %d compared, %d refused", n, compared, refused)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -202,26 +201,11 @@ func TestFiftyParallelGuessesCompareThreeAtMostWhenHardened(t *testing.T) {
 	w := newWorld(t, hardened)
 	w.member("someone")
 	w.hashes.Store(0)
-	var group sync.WaitGroup
-	var compared, refused atomic.Int64
-	for i := range 50 {
-		password := "wrong password"
-		if i == 49 {
-			password = rightPassword
-		}
-		group.Go(func() {
-			switch w.signIn(from(i), "someone", password).StatusCode {
-			case http.StatusUnauthorized, http.StatusOK:
-				compared.Add(1)
-			case http.StatusTooManyRequests:
-				refused.Add(1)
-			}
-		})
-	}
-	group.Wait()
+	answers := fiftyAtOnce(func(i int) reply { return w.signIn(from(i), "someone", theLastIsRight(i)) })
+	compared, refused := answers[http.StatusUnauthorized]+answers[http.StatusOK], answers[http.StatusTooManyRequests]
 	// A right password that is among the first gives its unit back to a fourth.
-	if n := w.hashes.Load(); n < 3 || n > 4 || compared.Load() != n || refused.Load() != 50-n {
-		t.Errorf("%d hashes, %d compared, %d refused", n, compared.Load(), refused.Load())
+	if n := w.hashes.Load(); n < 3 || n > 4 || compared != n || refused != 50-n {
+		t.Errorf("%d hashes, %d compared, %d refused", n, compared, refused)
 	}
 }
 

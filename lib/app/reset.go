@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"time"
-	"unicode/utf8"
 
 	"github.com/weirlimits/weir/lib/accounts"
 	"github.com/weirlimits/weir/lib/invites"
@@ -31,15 +30,9 @@ type resetRequest struct {
 	Username string `json:"username"`
 }
 
-// askable refuses what can't be anybody's name, by its form alone.
+// askable charges no more than the address, for whatever can be a name.
 func askable(_ *web.Call, in resetRequest) ([]ratelimit.Charge, error) {
-	if utf8.RuneCountInString(in.Username) > maxNameRunes {
-		return nil, web.BadRequest("username", "A user name is not that long.")
-	}
-	if _, err := ratelimit.CanonicalAccount(in.Username); err != nil {
-		return nil, web.BadRequest("username", "Please give your user name.")
-	}
-	return nil, nil
+	return nil, nameless(in.Username)
 }
 
 // askForReset mails a link for a new password, if there is somebody to mail it to who hasn't got enough of them. The answer is the

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"github.com/weirlimits/weir/lib/breached"
 	"github.com/weirlimits/weir/lib/captcha"
 	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/egress"
 	"github.com/weirlimits/weir/lib/mail"
 	"github.com/weirlimits/weir/lib/policies"
 	"github.com/weirlimits/weir/lib/ratelimit"
@@ -548,16 +548,10 @@ func (e *environment) site(name string) string {
 	switch {
 	case !ok || err != nil:
 		e.fail(name, fmt.Sprintf("is %q: allowed is an origin such as https://weir.example.org, without a path", text))
-	case u.Scheme != "https" && !isLoopback(u.Hostname()):
+	case u.Scheme != "https" && !egress.IsLoopback(u.Hostname()):
 		e.fail(name, fmt.Sprintf("is %q: http is allowed for this machine alone, such as http://127.0.0.1:3000", text))
 	}
 	return origin
-}
-
-// isLoopback says whether a host is this machine.
-func isLoopback(host string) bool {
-	address, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
 // canonicalOrigin writes an origin as a browser sends it (RFC 6454, section 6.2): in lower case, without the scheme's

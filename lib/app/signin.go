@@ -51,11 +51,8 @@ func (a *App) signIn() web.Resource {
 
 // guess charges a sign-in to the name it is for, whatever the password and whether there is such an account.
 func (a *App) guess(call *web.Call, in credentials) ([]ratelimit.Charge, error) {
-	if utf8.RuneCountInString(in.Username) > maxNameRunes {
-		return nil, web.BadRequest("username", "A user name is not that long.")
-	}
-	if _, err := ratelimit.CanonicalAccount(in.Username); err != nil {
-		return nil, web.BadRequest("username", "Please give your user name.")
+	if err := nameless(in.Username); err != nil {
+		return nil, err
 	}
 	if in.Password == "" {
 		return nil, web.BadRequest("password", "Please give your password.")
@@ -68,6 +65,17 @@ func (a *App) guess(call *web.Call, in credentials) ([]ratelimit.Charge, error) 
 		return nil, err
 	}
 	return a.orCaptcha(call, in, charges), nil
+}
+
+// nameless refuses what can't be anybody's name, by its form alone.
+func nameless(name string) error {
+	if utf8.RuneCountInString(name) > maxNameRunes {
+		return web.BadRequest("username", "A user name is not that long.")
+	}
+	if _, err := ratelimit.CanonicalAccount(name); err != nil {
+		return web.BadRequest("username", "Please give your user name.")
+	}
+	return nil
 }
 
 // guessKey is the key of a guessing in a request's context.

@@ -6,17 +6,17 @@ import (
 	"bufio"
 	"context"
 	"crypto/sha1"
-	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weirlimits/weir/lib/egress"
 )
 
 // Errors that callers branch on, with errors.Is. No error holds a password, its hash or a part of that.
@@ -52,12 +52,8 @@ func IsListed(ctx context.Context, source Source, password string) (bool, error)
 // DefaultDeadline bounds a question when HTTPConfig.Deadline is zero. Whoever signs up waits for it.
 const DefaultDeadline = 2 * time.Second
 
-const (
-	// maxBodyBytes bounds an answer: 20 times what a padded one has, some 1,600 lines of 40 bytes.
-	maxBodyBytes = 20 * 1600 * 40
-	// maxHeaderBytes bounds its header.
-	maxHeaderBytes = 16 << 10
-)
+// maxBodyBytes bounds an answer: 20 times what a padded one has, some 1,600 lines of 40 bytes.
+const maxBodyBytes = 20 * 1600 * 40
 
 // HTTPConfig says where a service is.
 type HTTPConfig struct {
@@ -84,16 +80,10 @@ func ParseURL(text string) (string, error) {
 		return fail("it holds a user name")
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return fail("it has something behind its path")
-	case u.Scheme == "http" && !isLoopback(u.Hostname()):
+	case u.Scheme == "http" && !egress.IsLoopback(u.Hostname()):
 		return fail("it is http to another machine")
 	}
 	return strings.TrimSuffix(u.String(), "/") + "/", nil
-}
-
-// isLoopback says whether a host is this machine.
-func isLoopback(host string) bool {
-	address, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
 // HTTP is a Source by the protocol of Have I Been Pwned's range API
@@ -109,15 +99,7 @@ func NewHTTP(config HTTPConfig) *HTTP {
 	if config.Deadline == 0 {
 		config.Deadline = DefaultDeadline
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DisableKeepAlives = true // which also keeps the transport from trying again
-	transport.MaxResponseHeaderBytes = maxHeaderBytes
-	transport.DisableCompression = true // what is bounded is what was sent
-	return &HTTP{config: config, client: &http.Client{
-		Transport: transport,
-		// A redirect could lead the prefix anywhere.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	return &HTTP{config: config, client: egress.NewClient()}
 }
 
 // Suffixes implements Source: GET of the prefix, answered by lines SUFFIX:COUNT. Padding is asked for, so that the length of
@@ -134,7 +116,7 @@ func (h *HTTP) Suffixes(ctx context.Context, prefix string) ([]string, error) {
 	request.Header.Set("User-Agent", "weir") // the service refuses requests without one
 	response, err := h.client.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s", ErrUnknown, reason(ctx, err))
+		return nil, fmt.Errorf("%w: %s", ErrUnknown, egress.Reason(ctx, err))
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
@@ -148,7 +130,7 @@ func (h *HTTP) Suffixes(ctx context.Context, prefix string) ([]string, error) {
 	case errors.Is(err, errForm):
 		return nil, fmt.Errorf("%w: an answer with a line that is not SUFFIX:COUNT", ErrUnknown)
 	case err != nil:
-		return nil, fmt.Errorf("%w: %s", ErrUnknown, reason(ctx, err))
+		return nil, fmt.Errorf("%w: %s", ErrUnknown, egress.Reason(ctx, err))
 	}
 	return suffixes, nil
 }
@@ -172,22 +154,4 @@ func read(body io.Reader) (suffixes []string, err error) {
 		return nil, errForm
 	}
 	return suffixes, lines.Err()
-}
-
-// reason tells for the log why there is no answer. The error itself is left out: it repeats the URL, with the prefix.
-func reason(ctx context.Context, err error) string {
-	var certificate *tls.CertificateVerificationError
-	switch {
-	case errors.Is(ctx.Err(), context.DeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		return "no answer in time"
-	case ctx.Err() != nil:
-		return "cancelled"
-	case errors.As(err, &certificate):
-		return "the certificate is not valid"
-	}
-	var failed *url.Error
-	if errors.As(err, &failed) {
-		err = failed.Err
-	}
-	return fmt.Sprintf("an error of type %T", err)
 }

@@ -3,18 +3,18 @@ package captcha
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/weirlimits/weir/lib/egress"
 )
 
 // MaxTokenBytes bounds a token: Turnstile's have 2,048 characters at the most, hCaptcha's some more.
@@ -23,11 +23,8 @@ const MaxTokenBytes = 8 << 10
 // DefaultDeadline is how long a provider may take. A request of the application as a whole has 10 seconds.
 const DefaultDeadline = 3 * time.Second
 
-// Bounds of an answer. A provider's has some hundred bytes.
-const (
-	maxHeaderBytes = 16 << 10
-	maxAnswerBytes = 16 << 10
-)
+// maxAnswerBytes bounds an answer. A provider's has some hundred bytes.
+const maxAnswerBytes = 16 << 10
 
 // ErrRefused means that the provider doesn't take the token for good: it is made up, too old, or was shown before.
 // ErrUnavailable means that nobody knows: the provider did not answer, or said nothing about the token.
@@ -81,16 +78,10 @@ func ParseURL(text string) (string, error) {
 	switch {
 	case err != nil || u.Hostname() == "" || u.User != nil || strings.Contains(text, "#"):
 		return "", errURL
-	case u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())):
+	case u.Scheme != "https" && (u.Scheme != "http" || !egress.IsLoopback(u.Hostname())):
 		return "", errURL
 	}
 	return u.String(), nil
-}
-
-// isLoopback says whether a host is this machine.
-func isLoopback(host string) bool {
-	address, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
 // HTTP is a Verifier that asks a provider over HTTP. Each question takes a connection of its own: a function is frozen between
@@ -111,15 +102,7 @@ func NewHTTP(config Config) *HTTP {
 	if addresses[config.Provider] == "" {
 		panic("captcha: the provider is not known")
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DisableKeepAlives = true // which also keeps the transport from trying again
-	transport.MaxResponseHeaderBytes = maxHeaderBytes
-	transport.DisableCompression = true
-	return &HTTP{config: config, client: &http.Client{
-		Transport: transport,
-		// A redirect could lead the secret anywhere, and to whoever says yes to every token.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	return &HTTP{config: config, client: egress.NewClient()}
 }
 
 // Verify implements Verifier: POST with a form of the secret, the token and the site's key, once. The client's address is left
@@ -148,7 +131,7 @@ func (h *HTTP) Verify(ctx context.Context, token string) error {
 	request.Header.Set("User-Agent", "Weir")
 	response, err := h.client.Do(request)
 	if err != nil {
-		return fmt.Errorf("%w: %s", ErrUnavailable, reason(ctx, err))
+		return fmt.Errorf("%w: %s", ErrUnavailable, egress.Reason(ctx, err))
 	}
 	defer response.Body.Close()
 	switch status := response.StatusCode; status {
@@ -160,7 +143,7 @@ func (h *HTTP) Verify(ctx context.Context, token string) error {
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswerBytes+1))
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: %s", ErrUnavailable, reason(ctx, err))
+		return fmt.Errorf("%w: %s", ErrUnavailable, egress.Reason(ctx, err))
 	case len(body) > maxAnswerBytes:
 		return fmt.Errorf("%w: its answer is larger than %d bytes", ErrUnavailable, maxAnswerBytes)
 	}
@@ -208,22 +191,4 @@ func judge(status int, body []byte) error {
 		return fmt.Errorf("%w: its answer can't be read", ErrUnavailable)
 	}
 	return fmt.Errorf("%w: %s", ErrRefused, said)
-}
-
-// reason tells for the log why there is no answer. The error itself is left out: it repeats the URL.
-func reason(ctx context.Context, err error) string {
-	var certificate *tls.CertificateVerificationError
-	switch {
-	case errors.Is(ctx.Err(), context.DeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		return "no answer in time"
-	case ctx.Err() != nil:
-		return "cancelled"
-	case errors.As(err, &certificate):
-		return "the certificate is not valid"
-	}
-	var failed *url.Error
-	if errors.As(err, &failed) {
-		err = failed.Err
-	}
-	return fmt.Sprintf("an error of type %T", err)
 }

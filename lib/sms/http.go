@@ -3,23 +3,19 @@ package sms
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptrace"
-	"net/netip"
 	"net/url"
 	"sync/atomic"
 	"time"
+
+	"github.com/weirlimits/weir/lib/egress"
 )
 
 // DefaultDeadline is how long a gateway may take. A request of the application as a whole has 10 seconds.
 const DefaultDeadline = 5 * time.Second
-
-// maxHeaderBytes bounds what is read of an answer. Its body is not read at all.
-const maxHeaderBytes = 16 << 10
 
 // HTTPConfig says where a gateway is and how it is asked.
 type HTTPConfig struct {
@@ -47,16 +43,10 @@ func ParseURL(text string) (string, error) {
 		return fail("it holds a user name: the token is a setting of its own")
 	case u.Fragment != "":
 		return fail("it has a fragment")
-	case u.Scheme == "http" && !isLoopback(u.Hostname()):
+	case u.Scheme == "http" && !egress.IsLoopback(u.Hostname()):
 		return fail("it is http to another machine")
 	}
 	return u.String(), nil
-}
-
-// isLoopback says whether a host is this machine.
-func isLoopback(host string) bool {
-	address, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
 // HTTP is a Gateway that is asked over HTTP. Each message takes a connection of its own: a function is frozen between
@@ -71,15 +61,7 @@ func NewHTTP(config HTTPConfig) *HTTP {
 	if config.Deadline == 0 {
 		config.Deadline = DefaultDeadline
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DisableKeepAlives = true // which also keeps the transport from trying again
-	transport.MaxResponseHeaderBytes = maxHeaderBytes
-	transport.DisableCompression = true
-	return &HTTP{config: config, client: &http.Client{
-		Transport: transport,
-		// A redirect could lead the number, the code and the token anywhere.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	return &HTTP{config: config, client: egress.NewClient()}
 }
 
 // Send implements Gateway: POST with the JSON object {"to", "text"}, to be answered with
@@ -116,9 +98,9 @@ func (g *HTTP) Send(ctx context.Context, message Message) error {
 	response, err := g.client.Do(request)
 	switch {
 	case err != nil && begun.Load():
-		return fmt.Errorf("%w: %s", ErrUnknown, reason(ctx, err))
+		return fmt.Errorf("%w: %s", ErrUnknown, egress.Reason(ctx, err))
 	case err != nil:
-		return fmt.Errorf("%w: no connection: %s", ErrNotSent, reason(ctx, err))
+		return fmt.Errorf("%w: no connection: %s", ErrNotSent, egress.Reason(ctx, err))
 	}
 	response.Body.Close()
 	switch status := response.StatusCode; {
@@ -131,22 +113,4 @@ func (g *HTTP) Send(ctx context.Context, message Message) error {
 	default:
 		return fmt.Errorf("%w: answer %d", ErrUnknown, status)
 	}
-}
-
-// reason tells for the log why there is no answer. The error itself is left out: it repeats the URL.
-func reason(ctx context.Context, err error) string {
-	var certificate *tls.CertificateVerificationError
-	switch {
-	case errors.Is(ctx.Err(), context.DeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		return "no answer in time"
-	case ctx.Err() != nil:
-		return "cancelled"
-	case errors.As(err, &certificate):
-		return "the certificate is not valid"
-	}
-	var failed *url.Error
-	if errors.As(err, &failed) {
-		err = failed.Err
-	}
-	return fmt.Sprintf("an error of type %T", err)
 }
