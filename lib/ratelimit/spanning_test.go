@@ -73,12 +73,11 @@ func newFleet(t *testing.T, n int) *fleet {
 	for i := range n {
 		w := &watched{MemoryStore: ratelimit.NewMemoryStore(f.clock.Now), name: string(rune('a' + i))}
 		w.hook = func(c call) (before, after error) {
-			f.mu.Lock()
+			f.mu.Lock() // several shards are asked at once, and the hook is told one after the other
+			defer f.mu.Unlock()
 			f.calls = append(f.calls, c)
-			n, hook := len(f.calls), f.hook
-			f.mu.Unlock()
-			if hook != nil {
-				return hook(n, c)
+			if f.hook != nil {
+				return f.hook(len(f.calls), c)
 			}
 			return nil, nil
 		}
