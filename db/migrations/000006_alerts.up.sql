@@ -56,5 +56,6 @@ BEGIN
         AND at_micros BETWEEN NEW.at_micros - 86400000000 AND NEW.at_micros + 86400000000
         AND last_micros BETWEEN NEW.at_micros - 3600000000 AND NEW.at_micros + 3600000000
     )
+  GROUP BY key
   HAVING count(*) >= 3;
 END;
