@@ -411,7 +411,7 @@ func checkRows(entries []Entry, rows []Row) error {
 func (e Entry) chargedAs(row Row) bool {
 	state := row.State
 	return e.Cost > 0 && state.Algorithm == e.Policy.Algorithm && row.NowMicros == state.HighMicros-state.BehindMicros &&
-		state.Used >= e.Cost && (state.Used <= e.Policy.Capacity() || state.Override == Exempt)
+		(row.Uncounted && state.Override == Exempt || state.Used >= e.Cost && state.Used <= e.Policy.Capacity())
 }
 
 // conclude turns what the store did into an answer. The verdict comes from what the store charged; the states say only what
@@ -428,9 +428,11 @@ func conclude(entries []Entry, rows []Row, allowed bool) Decision {
 			Remaining: now.remaining,
 			Reset:     micros(now.resetMicros),
 		}
-		if row.Charged {
+		if row.Charged && !row.Uncounted {
 			result.Reservation = reserve(entry, row)
-			result.Delay = micros(entry.Policy.delayMicros(row.State, entry.Cost))
+			if now.exempt == 0 {
+				result.Delay = micros(entry.Policy.delayMicros(row.State, entry.Cost))
+			}
 		}
 		if !result.Allowed {
 			result.RetryAfter = micros(now.retryMicros)
@@ -466,10 +468,18 @@ func (d Decision) RetryAfterOf(count func(Policy) bool) time.Duration {
 	return wait
 }
 
-// verdict is true when every charge was made. Charges of 0 are never made and never refused.
+// verdict reports whether every charge was made. A charge of 0 is never made, and only a ban refuses it. Where a charge was
+// made that depends on the others, the store has looked at that; elsewhere the states tell.
 func verdict(entries []Entry, rows []Row) bool {
+	decided := false
 	for i, entry := range entries {
 		if entry.Cost > 0 && !rows[i].Charged {
+			return false
+		}
+		decided = decided || entry.Cost > 0 && entry.Policy.Count == Admitted
+	}
+	for i, entry := range entries {
+		if !decided && entry.Cost == 0 && !fits(entry, rows[i]) {
 			return false
 		}
 	}

@@ -73,7 +73,11 @@ func (m *MemoryStore) Decide(ctx context.Context, entries []Entry) ([]Row, error
 		switch {
 		case entry.Cost == 0:
 		case step.fits && (allowed || entry.Policy.Count == EveryAttempt):
-			state = m.put(entry, state, entry.Policy.after(state, step, entry.Cost))
+			cost := entry.Cost
+			if !step.counts {
+				cost, rows[i].Uncounted = 0, true
+			}
+			state = m.put(entry, state, entry.Policy.after(state, step, cost))
 			m.writes++
 			rows[i].Charged, rows[i].NowMicros = true, step.nowMicros
 		case !step.fits && (step.first || step.stepped || m.banElsewhere(entry, now)):

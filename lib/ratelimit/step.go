@@ -22,7 +22,7 @@ type State struct {
 	BehindMicros  int64     // how far the key's time lies before HighMicros: 0 unless the clock stepped back
 	PassedMicros  int64     // up to where time before HighMicros has been passed again, 0 for never; while behind, where the clock stepped back to, 0 if some time before that was passed twice
 	Epoch         int64     // begins at random, and grows when the key's time or policy changes or an operator resets it: charges of another epoch are gone
-	Sequence      int64     // how often decisions and operators wrote the state: the higher is the newer of two states of one subject and one HighMicros
+	Sequence      int64     // grows with each write, and is never below HighMicros: orders charges and refunds, also across a sweep
 	Used          int64     // units that stood just after the last write
 	Rest          int64     // SlidingWindow: units of the previous window. Buckets: beyond Used, in Window-milliseconds
 	Log           []int64   // SlidingLog: the time of each unit, oldest first, as of the last write
@@ -58,6 +58,7 @@ type standing struct {
 type step struct {
 	standing
 	fits        bool
+	counts      bool // the charge fits by the algorithm, so it is counted; an exemption may admit others
 	remaining   int64
 	resetMicros int64 // until more units are to be had; 0 when none is in use
 	retryMicros int64 // until the charge fits, leaving an exemption aside; 0 when it does
@@ -175,21 +176,23 @@ func (p Policy) step(s State, nowMicros, cost int64) step {
 			out.resetMicros += ahead
 		}
 	}
-	if out.fits {
+	if out.counts = out.fits; out.fits {
 		out.retryMicros = 0
 	}
+	banned := false
 	if ends := s.UntilMicros - clockMicros; s.Override != None && ends > 0 {
 		if s.Override == Exempt {
 			out.fits, out.exempt = true, ends
 		} else {
+			banned = true
 			if out.remaining > 0 {
 				out.resetMicros = ends
 			}
 			out.resetMicros, out.retryMicros = max(out.resetMicros, ends), max(out.retryMicros, ends)
-			out.fits, out.remaining = false, 0
+			out.fits, out.counts, out.remaining = false, false, 0
 		}
 	}
-	if cost == 0 {
+	if cost == 0 && !banned {
 		out.fits, out.retryMicros = true, 0
 	}
 	out.remaining = max(out.remaining, 0)
@@ -279,7 +282,7 @@ func (p Policy) after(s State, step step, cost int64) State {
 		BehindMicros:  step.highMicros - step.nowMicros,
 		PassedMicros:  step.passed,
 		Epoch:         step.epoch,
-		Sequence:      s.Sequence + 1,
+		Sequence:      max(s.Sequence+1, step.highMicros),
 		RefusedMicros: s.RefusedMicros,
 		Override:      s.Override,
 		UntilMicros:   s.UntilMicros,
@@ -306,10 +309,7 @@ func (p Policy) after(s State, step step, cost int64) State {
 func (p Policy) dropped(step step, cost int64) int64 {
 	n := step.units
 	var room int64
-	switch {
-	case cost > 0 && step.exempt > 0:
-		room = max(n+cost-MaxLogLimit, 0)
-	case cost > 0:
+	if cost > 0 {
 		room = max(n+cost-p.Limit, 0)
 	}
 	expired := func(count int64) bool {

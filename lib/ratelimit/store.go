@@ -23,7 +23,8 @@ type Entry struct {
 type Row struct {
 	State     State
 	NowMicros int64 // the store's time that State was seen at, or, where the decision wrote it, the key's
-	Charged   bool  // this decision charged the key
+	Charged   bool  // this decision admitted and charged the key
+	Uncounted bool  // with Charged: an exemption admitted what didn't fit, so that nothing was counted
 	// Of a Shards alone: which shard charged the key, and what was charged besides in the shard that is to have it.
 	Shard uint32
 	Next  *Row

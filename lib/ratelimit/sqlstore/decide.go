@@ -119,7 +119,7 @@ func (s shape) decide() string {
     SELECT
       step.*,
       ` + allowed + ` AS allowed,
-      CASE WHEN fits THEN max(units + cost - CASE WHEN overridden THEN 1000 ELSE most END, 0) ELSE 0 END AS room
+      CASE WHEN fits = 2 THEN max(units + cost - most, 0) ELSE 0 END AS room
     FROM ` + from + `
     WHERE true
     LIMIT 16
@@ -143,21 +143,21 @@ SELECT
   high,
   high - now,
   ` + s.by(
-		"min(units, 4611686018427387904) + CASE WHEN fits THEN cost ELSE 0 END",
-		"min(units, 4611686018427387904) + CASE WHEN fits THEN cost ELSE 0 END",
-		"units - dropped + CASE WHEN fits THEN cost ELSE 0 END",
-		"(units + CASE WHEN fits THEN cost * ms ELSE 0 END) / ms",
+		"min(units, 4611686018427387904) + CASE WHEN fits = 2 THEN cost ELSE 0 END",
+		"min(units, 4611686018427387904) + CASE WHEN fits = 2 THEN cost ELSE 0 END",
+		"units - dropped + CASE WHEN fits = 2 THEN cost ELSE 0 END",
+		"(units + CASE WHEN fits = 2 THEN cost * ms ELSE 0 END) / ms",
 	) + `,
-  ` + s.by("0", "previous", "shift", "(units + CASE WHEN fits THEN cost * ms ELSE 0 END) % ms") + `,
+  ` + s.by("0", "previous", "shift", "(units + CASE WHEN fits = 2 THEN cost * ms ELSE 0 END) % ms") + `,
   ` + s.by("NULL", "NULL", `unhex( -- joined as text, since the Turso engine joins blobs as if they were UTF-8
-    hex(substr(entries, 8 * dropped + 1)) || replace(hex(zeroblob(CASE WHEN fits THEN cost ELSE 0 END)), '00', printf('%016x', now - shift)))`, "NULL") + `,
-  CASE WHEN fits THEN cost WHEN first THEN 0 ELSE -1 END,
+    hex(substr(entries, 8 * dropped + 1)) || replace(hex(zeroblob(CASE WHEN fits = 2 THEN cost ELSE 0 END)), '00', printf('%016x', now - shift)))`, "NULL") + `,
+  CASE fits WHEN 2 THEN cost WHEN 1 THEN -2 ELSE CASE WHEN first THEN 0 ELSE -1 END END,
   CASE WHEN NOT fits AND first THEN now ELSE refused END,
   max(until, ` + s.by(
 		"(min(high, 8000000000000000000) / window + 1) * window",
 		"(min(high, 8000000000000000000) / window + 2) * window",
 		"min(high, 8000000000000000000) + window",
-		"min(high, 8000000000000000000) + max(window, min((units + CASE WHEN fits THEN cost * ms ELSE 0 END) / per + 1, 900000000000000) * 1000)",
+		"min(high, 8000000000000000000) + max(window, min((units + CASE WHEN fits = 2 THEN cost * ms ELSE 0 END) / per + 1, 900000000000000) * 1000)",
 	) + `),
   passed,
   epoch,
@@ -209,20 +209,21 @@ const dropped = `CASE
       ELSE room
     END`
 
-// step says whether each charge fits by itself.
+// step decides each charge by itself: fits is 2 when the algorithm admits it, 1 when only an exemption does, which counts
+// nothing, and 0 when it is refused. A ban refuses every cost, 0 included.
 func (s shape) step() string {
 	return `
   SELECT
     *,
     CASE
-      WHEN cost = 0 THEN 1
-      WHEN overridden THEN override = 2
-      ELSE ` + s.by(
+      WHEN overridden AND override = 1 THEN 0
+      WHEN cost = 0 OR ` + s.by(
 		"cost <= most - units",
 		`min(previous, 576460752303423488 / ms) * (ms - now % window / 1000) + min(units, 576460752303423488 / ms) * ms <= (most - cost) * ms`,
 		"units + cost <= most OR substr(entries, 8 * (units + cost - most) - 7, 8) <= expired",
 		"units <= (most - cost) * ms",
-	) + `
+	) + ` THEN 2
+      ELSE overridden
     END AS fits,
     refused = 0 OR ` + s.by(
 		"refused / window <> now / window",
@@ -244,11 +245,12 @@ func (s shape) standing() string {
     END AS previous`
 	}
 	if s.has(ratelimit.SlidingLog) {
+		// Only a log's own row makes entries: of others used may be millions.
 		besides += `,
-    CASE
+    ` + s.by("NULL", "NULL", `CASE
       WHEN log IS NULL THEN unhex(replace(hex(zeroblob(min(used, most))), '00', printf('%016x', at)))
       ELSE log
-    END AS entries,
+    END`, "NULL") + ` AS entries,
     CASE WHEN log IS NOT NULL THEN rest + at - written ELSE 0 END AS shift,
     unhex(printf('%016x', max(now - window - CASE WHEN log IS NOT NULL THEN rest + at - written ELSE 0 END, 0))) AS expired`
 	}
@@ -298,7 +300,7 @@ func (s shape) found() string {
       WHEN high IS NULL THEN random() & 2147483647
       ELSE epoch + (at <> written OR had <> algorithm OR had_window <> window` + changedRate + `)
     END AS epoch,
-    coalesce(sequence, 0) + 1 AS sequence,
+    max(coalesce(sequence, 0) + 1, coalesce(high, 0), clock) AS sequence, -- above every one that a sweep took
     coalesce(at < written, 0) AS stepped,
     coalesce(refused, 0) AS refused,
     coalesce(override, 0) AS override,

@@ -392,6 +392,9 @@ func newAnswer(entries []ratelimit.Entry) *answer {
 	}
 }
 
+// uncounted marks, in the column charged, what an exemption admitted and nothing counted.
+const uncounted = -2
+
 // written takes the rows that decide wrote: the time of the write is the time of the decision. What the policy says needs no
 // way back.
 func (a *answer) written(rows [][]string) error {
@@ -410,8 +413,11 @@ func (a *answer) written(rows [][]string) error {
 			HighMicros: f.integer(), BehindMicros: f.integer(), Epoch: f.integer(), Sequence: f.integer(), Used: f.integer(), Rest: f.integer(),
 			Override: ratelimit.Override(f.integer()), UntilMicros: f.integer(),
 		}
-		charged := f.integer() > 0
-		if err := a.add(i, ratelimit.Row{State: state, NowMicros: state.HighMicros - state.BehindMicros, Charged: charged}, f); err != nil {
+		charged := f.integer()
+		written := ratelimit.Row{
+			State: state, NowMicros: state.HighMicros - state.BehindMicros, Charged: charged > 0 || charged == uncounted, Uncounted: charged == uncounted,
+		}
+		if err := a.add(i, written, f); err != nil {
 			return err
 		}
 	}

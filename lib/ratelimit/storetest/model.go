@@ -149,8 +149,8 @@ func (m *model) backlog(now int64) (shares int64) {
 
 // admits says whether the key takes cost units at a time, with what an operator said about it.
 func (m *model) admits(cost, now int64) bool {
-	if cost > 0 && now < m.until {
-		return m.word == ratelimit.Allow
+	if now < m.until {
+		return m.word == ratelimit.Allow || cost == 0 && m.word != ratelimit.Ban
 	}
 	return cost == 0 || m.roomFor(cost, now)
 }
@@ -274,11 +274,15 @@ func decide(now int64, asks []ask) answer {
 		limit := &out.Limits[i]
 		switch {
 		case !limit.Allowed:
-			a.key.refuse(now)
-		case a.cost > 0 && (out.Allowed || a.key.policy.Count == ratelimit.EveryAttempt):
+			if a.cost > 0 {
+				a.key.refuse(now)
+			}
+		case a.cost > 0 && (out.Allowed || a.key.policy.Count == ratelimit.EveryAttempt) && a.key.roomFor(a.cost, now):
 			var delay int64
 			out.charges[i], delay = a.key.take(a.cost, now)
-			limit.Delay = milliseconds(delay)
+			if a.key.word != ratelimit.Allow || now >= a.key.until { // who is exempt doesn't wait
+				limit.Delay = milliseconds(delay)
+			}
 		}
 	}
 	for i, a := range asks {

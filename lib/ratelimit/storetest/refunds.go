@@ -308,3 +308,75 @@ func refundsFromBeforeARotation(t *testing.T, s *suite) {
 		}
 	})
 }
+
+// Two limiters with their secrets in turn, sweeps of one row or of all, and then one secret: whatever goes and in whatever
+// order, each refund gives back what stands of its charge, as the models say.
+func refundsAmongSweeps(t *testing.T, s *suite) {
+	random := seeded(t)
+	old, young, alone := s.rotating(Secret, otherSecret), s.rotating(otherSecret, Secret), s.alone(otherSecret)
+	swept := int64(0)
+	for stream := range 2 * s.streams() {
+		// Buckets, whose charges stand behind one another, more often than the others.
+		algorithm := algorithms[random.IntN(5)]
+		if random.IntN(2) == 0 {
+			algorithm = ratelimit.TokenBucket
+		}
+		policy := randomPolicy(random, algorithm, fmt.Sprintf("among-sweeps-%d", stream))
+		key := &model{policy: policy}
+		pace := newPace(random, policy)
+		var all []made
+		var trace string
+		for move := range 40 {
+			who, name := old, "old"
+			switch {
+			case move >= 32: // the old secret is gone
+				who, name = alone, "alone"
+			case random.IntN(2) == 0:
+				who, name = young, "young"
+			}
+			now := pace.next(s.clock)
+			switch n := random.IntN(8); {
+			case move == 31: // the younger secret takes the counter along: see rotationShares
+				for charges := len(key.history); len(key.history) == charges; now = pace.next(s.clock) {
+					if want := decide(now, []ask{{key, 1}}); want.charges[0] != nil {
+						all = append(all, made{young.decide(policy.Charge("someone")).Limits[0].Reservation, want.charges[0]})
+						break
+					}
+					young.decide(policy.Charge("someone"))
+					pace.now += pace.window / 2
+				}
+			case n == 0:
+				from := random.Int64() // of two rows this finds one as often as both
+				some, err := s.Store.Sweep(t.Context(), from, 1+random.IntN(2))
+				if err != nil {
+					t.Fatal(err)
+				}
+				swept += some.Deleted
+				trace += fmt.Sprintf("\n\t%d ms: sweep from %d: %d", now, from, some.Deleted)
+			case n < 4 && len(all) > 0:
+				back := all[len(all)-1-random.IntN(min(len(all), 4))]
+				trace += fmt.Sprintf("\n\t%d ms: %s gives %d of %d ms back", now, name, back.charge.cost, back.charge.at)
+				key.giveBack(back.charge, now)
+				who.giveBackTo(back.reservation)
+				pace.now++ // see refundsWithinOneMillisecond
+			default:
+				cost := randomCost(random, policy)
+				want := decide(now, []ask{{key, cost}})
+				got := who.decide(policy.ChargeN("someone", cost))
+				trace += fmt.Sprintf("\n\t%d ms: %s asks for %d: %t", now, name, cost, got.Allowed)
+				if difference := differs(got, want.Decision); difference != "" {
+					t.Fatalf("stream %d of %s at %d ms, %s, cost %d: %s\nbefore: %s", stream, describe(policy), now, name, cost, difference, trace)
+				}
+				if want.charges[0] != nil {
+					all = append(all, made{got.Limits[0].Reservation, want.charges[0]})
+				}
+				pace.mark(now + got.RetryAfter.Milliseconds())
+			}
+		}
+		s.clock.AtMilli(pace.now + 1_000*pace.window*policy.Capacity())
+		s.sweep() // so that the next stream's sweeps meet its own rows
+	}
+	if s.streams() >= 50 && swept < 100 {
+		t.Fatalf("only %d rows were swept", swept)
+	}
+}

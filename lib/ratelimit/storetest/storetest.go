@@ -93,7 +93,9 @@ func Run(t *testing.T, open Open) {
 		{"a clock that swings grants at most one window more", clockSwings},
 		{"a sweep takes what has expired and nothing else", sweeps},
 		{"a token bucket that is polled loses no part of a token", polledBucket},
-		{"a bucket that an operator let run over is not swept while it refuses", exemptBucketStays},
+		{"a decision costs the same with none and with a milliard of units used", usedUnitsCostNothing},
+		{"an exemption leaves no debt, and nobody waits during it", exemptionLeavesNoDebt},
+		{"a ban refuses every cost, 0 included", banRefusesEveryCost},
 		{"an instance that reads one secret again shares what it charged with those that still read two", rotationEnds},
 		{"a peek says what a decision would", peekForesees},
 		{"sixteen limits fit one decision", manyLimits},
@@ -670,19 +672,127 @@ func polledBucket(t *testing.T, s *suite) {
 	}
 }
 
-func exemptBucketStays(t *testing.T, s *suite) {
-	bucket := ratelimit.Policy{Name: "bucket", Algorithm: ratelimit.TokenBucket, Limit: 10, Window: time.Minute}
-	if err := s.limiter.Operate(context.Background(), ratelimit.Allow, bucket, "someone", Start.Add(time.Second)); err != nil {
-		t.Fatal(err)
+// A thousand units pass while an operator exempts the subject, and none of them waits. After that the subject waits no longer
+// than one who has just used up the limit, and a row that still refuses is not swept.
+func exemptionLeavesNoDebt(t *testing.T, s *suite) {
+	for _, algorithm := range algorithms {
+		policy := ratelimit.Policy{Name: "exempt-" + algorithm.String(), Algorithm: algorithm, Limit: 10, Window: 24 * time.Hour}
+		if algorithm == ratelimit.LeakyBucket {
+			policy.Queue = 9
+		}
+		s.clock.At(0)
+		s.decide(policy.ChargeN("someone", 4))
+		s.operate(ratelimit.Allow, policy, Start.Add(time.Hour).UnixMilli())
+		var counted []ratelimit.Reservation
+		for range 200 {
+			got := s.decide(policy.ChargeN("someone", 5))
+			if !got.Allowed || got.Limits[0].Delay != 0 {
+				t.Fatalf("%s: while exempt allowed is %t, after %v", algorithm, got.Allowed, got.Limits[0].Delay)
+			}
+			if reservation := got.Limits[0].Reservation; reservation != (ratelimit.Reservation{}) {
+				counted = append(counted, reservation)
+			}
+		}
+		if len(counted) != 1 {
+			t.Fatalf("%s: %d charges of 5 were counted beside 4 at a limit of 10, want 1", algorithm, len(counted))
+		}
+		s.clock.At(time.Hour)
+		s.decide(policy.ChargeN("somebody else", 10))
+		for _, cost := range []int64{1, 5, 10} {
+			got, most := s.decide(policy.ChargeN("someone", cost)), s.decide(policy.ChargeN("somebody else", cost))
+			if got.RetryAfter > most.RetryAfter || most.Allowed {
+				t.Fatalf("%s: a cost of %d waits for %v, and for %v after the whole limit", algorithm, cost, got.RetryAfter, most.RetryAfter)
+			}
+		}
+		s.sweep()
+		if got := s.decide(policy.ChargeN("someone", 5)); got.Allowed {
+			t.Fatalf("%s: the sweep took a row that refuses", algorithm)
+		}
+		s.giveBackTo(counted...)
+		if got := s.decide(policy.ChargeN("someone", 5)); !got.Allowed && algorithm != ratelimit.LeakyBucket {
+			t.Fatalf("%s: what was counted while exempt is not given back", algorithm)
+		}
 	}
-	for range 10 {
-		s.decide(bucket.ChargeN("someone", 10))
+}
+
+// All algorithms in one decision, a log among them, beside limits of which up to a milliard of units are used. A store whose work
+// grew with those would end here for want of memory.
+func usedUnitsCostNothing(t *testing.T, s *suite) {
+	for _, used := range []int64{0, 1_000, 1_000_000, MaxUsed} {
+		charges, left := BesideUsed(fmt.Sprint(used))
+		for i, charge := range charges {
+			if charge.Cost = min(used, charge.Policy.Limit-1); charge.Cost > 0 {
+				s.decide(charge)
+			}
+			left[i] -= charge.Cost + 1
+		}
+		got := s.decide(charges...)
+		for i, limit := range got.Limits {
+			if !got.Allowed || limit.Remaining != left[i] {
+				t.Fatalf("with %d used: allowed %t, %s has %d left, want %d", used, got.Allowed, limit.Policy.Name, limit.Remaining, left[i])
+			}
+		}
+		// A log that was a counter keeps as many entries as it has room for, whatever the counter had.
+		log := ratelimit.Policy{Name: charges[0].Policy.Name, Algorithm: ratelimit.SlidingLog, Limit: 5, Window: time.Minute}
+		if got := s.decide(log.ChargeN("someone", 0)).Limits[0].Remaining; got != max(4-used, 0) {
+			t.Fatalf("with %d used: %d left as a log of 5", used, got)
+		}
 	}
-	s.clock.At(61 * time.Second)
-	deleted, _, err := s.limiter.Sweep(context.Background())
-	if err != nil || deleted != 0 || s.decide(bucket.Charge("someone")).Allowed {
-		t.Fatalf("%d rows swept, %v, or the bucket admits with 80 still charged above its 10", deleted, err)
+}
+
+// MaxUsed is the most units that BesideUsed's limits have used in the suite and in benchmarks.
+const MaxUsed = 999_999_000
+
+// BesideUsed makes a charge of one unit for each algorithm, and says how many units each limit admits. All limits but the log's
+// admit more than MaxUsed.
+func BesideUsed(name string) (charges []ratelimit.Charge, limits []int64) {
+	for _, algorithm := range algorithms {
+		policy := ratelimit.Policy{Name: algorithm.String() + "-" + name, Algorithm: algorithm, Limit: ratelimit.MaxLimit, Window: time.Minute}
+		switch algorithm {
+		case ratelimit.SlidingLog:
+			policy.Limit = ratelimit.MaxLogLimit
+		case ratelimit.LeakyBucket:
+			policy.Queue = ratelimit.MaxLimit - 1
+		}
+		charges, limits = append(charges, policy.Charge("someone")), append(limits, policy.Limit)
 	}
+	return charges, limits
+}
+
+// A ban refuses every cost: what is computed to 0 doesn't get round it, alone or beside limits that admit.
+func banRefusesEveryCost(t *testing.T, s *suite) {
+	s.eachAlgorithm(t, func(t *testing.T, s *suite, algorithm ratelimit.Algorithm) {
+		banned, other, attempts := plain(algorithm, "banned"), plain(algorithm, "other"), plain(algorithm, "attempts")
+		attempts.Count = ratelimit.EveryAttempt
+		until := s.clock.Now().Add(time.Hour)
+		s.operate(ratelimit.Ban, banned, until.UnixMilli())
+		for _, charges := range [][]ratelimit.Charge{
+			{banned.ChargeN("someone", 0)},
+			{banned.ChargeN("someone", 0), other.Charge("someone")},
+			{attempts.Charge("someone"), banned.ChargeN("someone", 0)},
+			{banned.ChargeN("someone", 0), other.ChargeN("someone", 0)},
+		} {
+			foreseen, err := s.limiter.Peek(t.Context(), charges...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := s.decide(charges...)
+			for _, decision := range []ratelimit.Decision{foreseen, got} {
+				if decision.Allowed || decision.RetryAfter != time.Hour {
+					t.Fatalf("%d limits: allowed %t, retry after %v, want a refusal for an hour", len(charges), decision.Allowed, decision.RetryAfter)
+				}
+			}
+		}
+		s.remaining(other, 5)
+		s.remaining(attempts, 4)
+		if got := s.decide(banned.ChargeN("another", 0), other.ChargeN("another", 0)); !got.Allowed {
+			t.Fatal("the ban meets another subject")
+		}
+		s.operate(ratelimit.Reset, banned, 0)
+		if got := s.decide(banned.ChargeN("someone", 0)); !got.Allowed {
+			t.Fatal("refused after the ban")
+		}
+	})
 }
 
 // The old row under the first secret was written more often than the new one, and is older all the same.

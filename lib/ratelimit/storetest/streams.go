@@ -45,6 +45,7 @@ var algorithmTests = []test{
 	{"refunds by two limiters during a rotation touch nobody else", refundsDuringRotation},
 	{"a refund from before a rotation doesn't bring the older counter back", refundsFromBeforeARotation},
 	{"a refund from before a sweep touches nothing of the key's next life", refundsAcrossASweep},
+	{"no refund is lost and none is minted, whatever is swept before, during and after a rotation", refundsAmongSweeps},
 	{"what one call gives back twice is given back once", refundsOfOneCall},
 	{"a refund of a charge from the future forgets no other refund", refundsWhenTheClockWasAhead},
 
