@@ -14,7 +14,9 @@ CREATE TABLE rate_limits (
   used           INTEGER NOT NULL, -- units that stood just after the last write
   rest           INTEGER NOT NULL, -- the algorithm's second number
   log            BLOB,             -- the sliding log's times, 8 bytes each, oldest first, counted from rest
-  charged        INTEGER NOT NULL, -- cost of the last decision that wrote; 0 when it marked a refusal, -1 when it did neither
+  place          INTEGER,          -- leaky bucket: where the units charged last end in the queue, in fractions as given below
+  vacancy        INTEGER,          -- leaky bucket: the refund whose place they took; NULL for the end of the queue
+  charged        INTEGER NOT NULL, -- cost of the last decision that wrote; 0 when it marked a refusal, -1 when it did neither, -2 when only an exemption admitted it
   refused_micros INTEGER NOT NULL, -- when the newest audited refusal was; 0 for never
   override       INTEGER NOT NULL, -- what an operator said: 0 nothing, 1 banned, 2 exempt
   until_micros   INTEGER NOT NULL, -- the end of that
@@ -89,8 +91,10 @@ BEGIN
   WHERE key = NEW.key OR key = NEW.other_key;
 END;
 
--- One row for each reservation given back; its id is what makes giving back happen once. given is in fractions of a unit, one
--- for each millisecond of the window, and is used by the buckets alone.
+-- One row for each reservation given back; its id is what makes giving back happen once. debt and given are the buckets'. debt is
+-- in fractions of a unit, one for each millisecond of the window: where the charge ended in the bucket just after it. given is
+-- a token bucket's amount, in such fractions. In a queue it is how many units are vacant, up to where the charge ended: the next
+-- that fits takes the first of them.
 CREATE TABLE rate_limit_refunds (
   id             INTEGER PRIMARY KEY,
   key            INTEGER NOT NULL, -- where the subject's state lay
@@ -102,14 +106,16 @@ CREATE TABLE rate_limit_refunds (
   charged_at     INTEGER NOT NULL, -- the state's sequence when it was charged
   given_at       INTEGER NOT NULL, -- the same when it was given back
   at_micros      INTEGER NOT NULL,
-  given          INTEGER NOT NULL, -- of that charge's debt
+  debt           INTEGER NOT NULL,
+  given          INTEGER NOT NULL,
   expires_micros INTEGER NOT NULL
 ) STRICT;
 
 CREATE INDEX rate_limit_refunds_of_buckets ON rate_limit_refunds (key) WHERE algorithm >= 4;
 
 -- A charge is taken out of its key where it still stands: in a window of its own or, for the sliding window, the next; in the
--- log where its entries are; in a bucket as much as was not refilled since. A key whose epoch is another has none of it.
+-- log where its entries are; in a token bucket as much as was not refilled since. In a queue all keep their places, and the row
+-- itself is the vacant one. A key whose epoch is another has none of it.
 CREATE TRIGGER rate_limit_refunds_give_back
 AFTER INSERT ON rate_limit_refunds
 BEGIN
@@ -121,7 +127,7 @@ BEGIN
         THEN max(used - NEW.cost, 0)
         ELSE used
       END
-      WHEN algorithm >= 4 THEN
+      WHEN algorithm = 4 THEN
         max(used * (NEW.window_micros / 1000) + rest - NEW.given, 0) / (NEW.window_micros / 1000)
       ELSE used
     END,
@@ -129,7 +135,7 @@ BEGIN
       WHEN algorithm = 2
         AND (high_micros - behind_micros) / NEW.window_micros = NEW.charged_micros / NEW.window_micros + 1
       THEN max(rest - NEW.cost, 0)
-      WHEN algorithm >= 4 THEN
+      WHEN algorithm = 4 THEN
         max(used * (NEW.window_micros / 1000) + rest - NEW.given, 0) % (NEW.window_micros / 1000)
       ELSE rest
     END
@@ -156,4 +162,16 @@ BEGIN
   DELETE FROM rate_limit_refunds
   WHERE id IN (SELECT id FROM rate_limit_refunds WHERE id > NEW.id ORDER BY id LIMIT 4)
     AND expires_micros <= NEW.at_micros;
+END;
+
+-- A charge that took a vacant place in a queue leaves what is behind it.
+CREATE TRIGGER rate_limits_take_vacancy
+AFTER UPDATE OF vacancy ON rate_limits
+WHEN NEW.vacancy IS NOT NULL
+BEGIN
+  UPDATE rate_limit_refunds
+  SET given = (
+    debt - min((NEW.high_micros - NEW.behind_micros - charged_micros) / 1000, 576460752303423488 / NEW.per) * NEW.per - NEW.place
+  ) / (NEW.window_micros / 1000)
+  WHERE id = NEW.vacancy;
 END;

@@ -430,7 +430,7 @@ func conclude(entries []Entry, rows []Row, allowed bool) Decision {
 		}
 		if row.Charged && !row.Uncounted {
 			result.Reservation = reserve(entry, row)
-			if now.exempt == 0 {
+			if !now.exempted {
 				result.Delay = micros(entry.Policy.delayMicros(row.State, entry.Cost))
 			}
 		}
@@ -539,8 +539,11 @@ func refundOf(entry Entry, row Row) Refund {
 		ExpiresMicros: row.NowMicros + entry.Policy.lifeMicros(),
 		Shard:         row.Shard,
 	}
-	if entry.Policy.bucket() {
+	switch entry.Policy.Algorithm {
+	case TokenBucket:
 		refund.Debt = row.State.Used*entry.Policy.Window.Milliseconds() + row.State.Rest
+	case LeakyBucket:
+		refund.Debt = row.State.Place
 	}
 	return refund
 }

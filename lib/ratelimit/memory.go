@@ -181,7 +181,7 @@ func (m *MemoryStore) giveBack(refund Refund) {
 	var amount int64
 	if refund.Policy.bucket() {
 		now := max(m.micros(), state.HighMicros-state.BehindMicros)
-		var front int64
+		var front int64 // of a token bucket
 		for _, key := range []int64{refund.Key, refund.OtherKey} {
 			for _, g := range m.refunds[key] {
 				if g.epoch == refund.Epoch && g.chargedAt < refund.Sequence && g.givenAt >= refund.Sequence && (key == refund.Key || refund.Rotating) {

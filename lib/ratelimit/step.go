@@ -1,6 +1,9 @@
 package ratelimit
 
-import "sort"
+import (
+	"slices"
+	"sort"
+)
 
 // State is what a store keeps of one key. The zero value is a key that was never charged. Times are microseconds since
 // 1970 by the store's clock, in whole milliseconds.
@@ -26,6 +29,8 @@ type State struct {
 	Used          int64     // units that stood just after the last write
 	Rest          int64     // SlidingWindow: units of the previous window. Buckets: beyond Used, in Window-milliseconds
 	Log           []int64   // SlidingLog: the time of each unit, oldest first, as of the last write
+	Place         int64     // LeakyBucket: where what was charged last ends in the queue, in Window-milliseconds from its front
+	Vacant        []Vacancy // LeakyBucket: places that were given back
 	RefusedMicros int64     // when the newest audited refusal was; 0 for never
 	Override      Override  // what an operator said about the key
 	UntilMicros   int64     // when Override ends
@@ -41,6 +46,17 @@ const (
 	Exempt          // admitted and counted, whatever is left
 )
 
+// Vacancy is a place in a LeakyBucket's queue that was given back before its turn. Those behind it keep theirs, so that the
+// queue keeps its pace; who comes next gets the first one that is large enough.
+type Vacancy struct {
+	ChargedMicros int64 // when it was charged
+	End           int64 // where it ended in the queue then, in Window-milliseconds from the front
+	Units         int64 // that are vacant, up to End
+}
+
+// maxVacancies bounds the vacancies of one key. What is given back beyond it stays taken until its turn is over.
+const maxVacancies = 1000
+
 // standing is a state brought to the present, before a charge.
 type standing struct {
 	nowMicros  int64 // the key's time
@@ -52,17 +68,21 @@ type standing struct {
 	units    int64
 	previous int64   // SlidingWindow
 	log      []int64 // SlidingLog: all that is kept, expired ones included
+	vacant   []Vacancy
 }
 
 // step is what one limit says to one charge at one moment, by itself.
 type step struct {
 	standing
 	fits        bool
-	counts      bool // the charge fits by the algorithm, so it is counted; an exemption may admit others
+	place       int64 // LeakyBucket: what is before the charge in the queue, in units times milliseconds of the window
+	vacancy     int   // LeakyBucket: which vacancy the charge takes; -1 for a place at the end
+	counts      bool  // the charge fits by the algorithm, so it is counted; an exemption may admit others
 	remaining   int64
 	resetMicros int64 // until more units are to be had; 0 when none is in use
 	retryMicros int64 // until the charge fits, leaving an exemption aside; 0 when it does
-	exempt      int64 // microseconds for which an operator admits it whatever is left; 0 for no exemption
+	exempt      int64 // microseconds for which an exemption or a vacancy admits it besides; 0 for neither
+	exempted    bool  // by an operator
 	first       bool  // a refusal now is the first of its window, and is to be audited
 }
 
@@ -113,6 +133,8 @@ func (p Policy) bring(s State, nowMicros int64) standing {
 	}
 	if s.HighMicros != 0 && (at != s.HighMicros-s.BehindMicros || p.reshapes(s)) {
 		out.epoch++
+	} else if p.Algorithm == LeakyBucket {
+		out.vacant = s.Vacant
 	}
 	used := max(s.Used, 0)
 	var rest int64
@@ -170,26 +192,33 @@ func (p Policy) step(s State, nowMicros, cost int64) step {
 	default:
 		p.bucketStep(&out, cost)
 	}
+	if out.fits {
+		out.retryMicros = 0
+	}
+	p.findVacancy(&out, cost)
 	if ahead := nowMicros - clockMicros; ahead > 0 { // the key's time waits for the clock
-		out.retryMicros += ahead
+		if out.retryMicros > 0 {
+			out.retryMicros += ahead
+		}
+		if out.exempt > 0 {
+			out.exempt += ahead
+		}
 		if out.resetMicros > 0 {
 			out.resetMicros += ahead
 		}
 	}
-	if out.counts = out.fits; out.fits {
-		out.retryMicros = 0
-	}
+	out.counts = out.fits
 	banned := false
 	if ends := s.UntilMicros - clockMicros; s.Override != None && ends > 0 {
 		if s.Override == Exempt {
-			out.fits, out.exempt = true, ends
+			out.fits, out.exempted, out.exempt = true, true, max(out.exempt, ends)
 		} else {
 			banned = true
 			if out.remaining > 0 {
 				out.resetMicros = ends
 			}
 			out.resetMicros, out.retryMicros = max(out.resetMicros, ends), max(out.retryMicros, ends)
-			out.fits, out.counts, out.remaining = false, false, 0
+			out.fits, out.counts, out.remaining, out.exempt = false, false, 0, 0
 		}
 	}
 	if cost == 0 && !banned {
@@ -272,6 +301,51 @@ func (p Policy) bucketStep(out *step, cost int64) {
 	out.retryMicros = until(full - cost*ms)
 }
 
+// findVacancy looks for a place that was given back and is large enough for the charge: it takes the first one.
+func (p Policy) findVacancy(out *step, cost int64) {
+	ms := p.Window.Milliseconds()
+	out.place, out.vacancy = out.units, -1
+	out.remaining = max(out.remaining, 0)
+	for i, vacancy := range out.vacant {
+		start, units := p.turn(vacancy, out.nowMicros)
+		if units <= 0 {
+			continue
+		}
+		out.remaining += units
+		if cost == 0 || units < cost {
+			continue
+		}
+		if out.vacancy < 0 || start < out.place {
+			out.place, out.vacancy = start, i
+		}
+		out.fits = true
+		out.exempt = max(out.exempt, ((start+(units-cost)*ms)/p.Limit+1)*1000)
+	}
+}
+
+// turn returns where a vacancy begins in the queue at nowMicros, and how many units are vacant from there. Those whose turn
+// has come are not.
+func (p Policy) turn(v Vacancy, nowMicros int64) (start, units int64) {
+	ms := p.Window.Milliseconds()
+	start = v.End - v.Units*ms - min((nowMicros-v.ChargedMicros)/1000, maxProduct/p.Limit)*p.Limit
+	passed := max((ms-1-start)/ms, 0)
+	return start + passed*ms, v.Units - passed
+}
+
+// without returns the vacancies that are left after cost units were charged, without those whose turn has come.
+func (p Policy) without(step step, cost int64) (left []Vacancy) {
+	for i, vacancy := range step.vacant {
+		_, vacancy.Units = p.turn(vacancy, step.nowMicros)
+		if i == step.vacancy {
+			vacancy.Units -= cost
+		}
+		if vacancy.Units > 0 {
+			left = append(left, vacancy)
+		}
+	}
+	return left
+}
+
 // after gives the state after cost units were charged to a limit that answered with step; 0 after a refusal that is written.
 func (p Policy) after(s State, step step, cost int64) State {
 	next := State{
@@ -298,7 +372,13 @@ func (p Policy) after(s State, step step, cost int64) State {
 		next.Used = int64(len(next.Log))
 	default:
 		ms := p.Window.Milliseconds()
-		debt := step.units + cost*ms
+		debt := step.units
+		if p.Algorithm == LeakyBucket {
+			next.Place, next.Vacant = step.place+cost*ms, p.without(step, cost)
+		}
+		if p.Algorithm != LeakyBucket || step.vacancy < 0 {
+			debt += cost * ms
+		}
 		next.Used, next.Rest = debt/ms, debt%ms
 	}
 	return next
@@ -340,7 +420,7 @@ func (p Policy) delayMicros(s State, cost int64) int64 {
 	if p.Algorithm != LeakyBucket {
 		return 0
 	}
-	before := s.Used*p.Window.Milliseconds() + s.Rest - cost*p.Window.Milliseconds()
+	before := s.Place - cost*p.Window.Milliseconds()
 	return min((max(before, 0)+p.Limit-1)/p.Limit, MaxWindow.Milliseconds()) * 1000
 }
 
@@ -356,14 +436,22 @@ func appendTimes(log []int64, micros, n int64) []int64 {
 	return log
 }
 
-// stands is how much of a bucket's charge stands at nowMicros, in units times milliseconds of the window: its own part of
-// the queue, less what has been refilled since, less what was given back since of the charges in front of it.
+// stands returns how much of a bucket's charge can be given back at nowMicros. For a TokenBucket that is what stands of it, in
+// units times milliseconds of the window: its own part of what is charged, less what has been refilled since, less what was
+// given back since of the charges in front of it. For a LeakyBucket it is all of its units before its turn, and none after.
 func (r Refund) stands(nowMicros, front int64) int64 {
-	refilled := min((nowMicros-r.ChargedMicros)/1000, maxProduct/r.Policy.Limit) * r.Policy.Limit
-	return max(min(r.Cost*r.Policy.Window.Milliseconds(), r.Debt-front-refilled), 0)
+	ms := r.Policy.Window.Milliseconds()
+	passed := min((nowMicros-r.ChargedMicros)/1000, maxProduct/r.Policy.Limit) * r.Policy.Limit
+	if r.Policy.Algorithm == LeakyBucket {
+		if r.Debt-r.Cost*ms <= passed {
+			return 0
+		}
+		return r.Cost
+	}
+	return max(min(r.Cost*ms, r.Debt-front-passed), 0)
 }
 
-// givenBack gives the state after what stands of a charge was given back; for a bucket that is amount.
+// givenBack returns the state after what stands of a charge was given back; for a bucket that is amount.
 func (s State) givenBack(r Refund, amount int64) State {
 	window, ms := r.Policy.Window.Microseconds(), r.Policy.Window.Milliseconds()
 	switch r.Policy.Algorithm {
@@ -384,6 +472,10 @@ func (s State) givenBack(r Refund, amount int64) State {
 			s.Log = append(append([]int64(nil), s.Log[:first]...), s.Log[end:]...)
 			s.Used = int64(len(s.Log))
 		}
+	case LeakyBucket:
+		if amount > 0 && len(s.Vacant) < maxVacancies {
+			s.Vacant = append(slices.Clone(s.Vacant), Vacancy{r.ChargedMicros, r.Debt, amount})
+		}
 	default:
 		debt := max(s.Used*ms+s.Rest-amount, 0)
 		s.Used, s.Rest = debt/ms, debt%ms
@@ -397,7 +489,7 @@ func (s State) operated(o Operation, nowMicros int64) State {
 	s.Sequence++
 	switch o.Action {
 	case Reset:
-		s.Used, s.Rest, s.Log = 0, 0, nil
+		s.Used, s.Rest, s.Log, s.Vacant = 0, 0, nil, nil
 		s.Epoch++
 	case Ban:
 		s.Override = Banned

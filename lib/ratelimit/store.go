@@ -37,7 +37,7 @@ type Refund struct {
 	Policy        Policy // as it was when the charge was made
 	Cost          int64
 	ChargedMicros int64 // the store's time of the charge
-	Debt          int64 // of a bucket just after the charge, in units times milliseconds of the window
+	Debt          int64 // of a TokenBucket just after the charge; for a LeakyBucket State.Place; in units times milliseconds of the window
 	Epoch         int64 // of the key when it was charged; in another one nothing of the charge stands
 	Sequence      int64 // of the state that the charge left
 	ExpiresMicros int64 // from here on nothing of the charge can stand
@@ -89,8 +89,10 @@ type Store interface {
 	Peek(ctx context.Context, entries []Entry) ([]Row, error)
 
 	// GiveBack takes what still stands of each charge out of its key's state, once for each Refund.ID, as one atomic
-	// unit. The keys differ. A charge no longer stands when its window is over, or a bucket has been refilled by as much, or an operator
-	// has reset the key. Nobody else's charge is touched.
+	// unit. The keys differ. A charge no longer stands when its window is over, when a token bucket has been refilled by as
+	// much, when its turn in a queue has come, or when an operator has reset the key. No other charge is touched: in a queue
+	// all others keep their places, and the place is vacant for the next charge that fits it. While Rotating, a decision that
+	// writes the first state under Key may leave vacant places alone.
 	GiveBack(ctx context.Context, refunds []Refund) error
 
 	// Operate carries out an operator's change and writes its audit row as one atomic unit. While Rotating it changes the

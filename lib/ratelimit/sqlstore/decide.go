@@ -131,8 +131,8 @@ func (s shape) decide() string {
 	}
 	return with + `
 INSERT INTO rate_limits (
-  key, policy, algorithm, window_micros, per, high_micros, behind_micros, used, rest, log, charged, refused_micros, expires_micros,
-  passed_micros, epoch, sequence, override, until_micros, said_micros
+  key, policy, algorithm, window_micros, per, high_micros, behind_micros, used, rest, log,` + s.queue(" place, vacancy,") + ` charged,
+  refused_micros, expires_micros, passed_micros, epoch, sequence, override, until_micros, said_micros
 )
 SELECT
   key,
@@ -146,18 +146,20 @@ SELECT
 		"min(units, 4611686018427387904) + CASE WHEN fits = 2 THEN cost ELSE 0 END",
 		"min(units, 4611686018427387904) + CASE WHEN fits = 2 THEN cost ELSE 0 END",
 		"units - dropped + CASE WHEN fits = 2 THEN cost ELSE 0 END",
-		"(units + CASE WHEN fits = 2 THEN cost * ms ELSE 0 END) / ms",
+		"(units + "+s.joins()+") / ms",
 	) + `,
-  ` + s.by("0", "previous", "shift", "(units + CASE WHEN fits = 2 THEN cost * ms ELSE 0 END) % ms") + `,
+  ` + s.by("0", "previous", "shift", "(units + "+s.joins()+") % ms") + `,
   ` + s.by("NULL", "NULL", `unhex( -- joined as text, since the Turso engine joins blobs as if they were UTF-8
-    hex(substr(entries, 8 * dropped + 1)) || replace(hex(zeroblob(CASE WHEN fits = 2 THEN cost ELSE 0 END)), '00', printf('%016x', now - shift)))`, "NULL") + `,
+    hex(substr(entries, 8 * dropped + 1)) || replace(hex(zeroblob(CASE WHEN fits = 2 THEN cost ELSE 0 END)), '00', printf('%016x', now - shift)))`, "NULL") + `,` + s.queue(`
+  CASE WHEN fits = 2 THEN coalesce(vacant, units) + cost * ms END,
+  CASE WHEN fits = 2 THEN vacancy END,`) + `
   CASE fits WHEN 2 THEN cost WHEN 1 THEN -2 ELSE CASE WHEN first THEN 0 ELSE -1 END END,
   CASE WHEN NOT fits AND first THEN now ELSE refused END,
   max(until, ` + s.by(
 		"(min(high, 8000000000000000000) / window + 1) * window",
 		"(min(high, 8000000000000000000) / window + 2) * window",
 		"min(high, 8000000000000000000) + window",
-		"min(high, 8000000000000000000) + max(window, min((units + CASE WHEN fits = 2 THEN cost * ms ELSE 0 END) / per + 1, 900000000000000) * 1000)",
+		"min(high, 8000000000000000000) + max(window, min((units + "+s.joins()+") / per + 1, 900000000000000) * 1000)",
 	) + `),
   passed,
   epoch,
@@ -176,7 +178,9 @@ ON CONFLICT (key) DO UPDATE SET
   behind_micros  = excluded.behind_micros,
   used           = excluded.used,
   rest           = excluded.rest,
-  log            = excluded.log,
+  log            = excluded.log,` + s.queue(`
+  place          = excluded.place,
+  vacancy        = excluded.vacancy,`) + `
   charged        = excluded.charged,
   refused_micros = excluded.refused_micros,
   expires_micros = excluded.expires_micros,
@@ -187,7 +191,66 @@ ON CONFLICT (key) DO UPDATE SET
   until_micros   = excluded.until_micros,
   said_micros    = excluded.said_micros
 RETURNING ` + packed("key", "high_micros", "behind_micros", "epoch", "sequence", "used", "rest", "override", "until_micros", "charged",
-		s.by("''", "''", "hex(log)", "''")) + ` AS row`
+		s.orElse("coalesce(place, 0)", "0"), s.by("''", "''", "hex(log)", "''")) + ` AS row`
+}
+
+// queue returns text where a leaky bucket is among the algorithms, and nothing elsewhere.
+func (s shape) queue(text string) string { return s.orElse(text, "") }
+
+func (s shape) orElse(queue, other string) string {
+	if s.has(ratelimit.LeakyBucket) {
+		return queue
+	}
+	return other
+}
+
+// joins is what a charge adds to a bucket: nothing where it takes a vacant place of a queue.
+func (s shape) joins() string {
+	return "CASE WHEN fits = 2" + s.queue(" AND vacant IS NULL") + " THEN cost * ms ELSE 0 END"
+}
+
+// The vacant places of a key's queue are the refunds of its epoch: each begins start fractions from the queue's front, where
+// the turn of so many of its units has come (passed).
+const (
+	vacantStart  = "(r.debt - r.given * q.ms - min((q.now - r.charged_micros) / 1000, 576460752303423488 / q.per) * q.per)"
+	vacantPassed = "max((q.ms - 1 - " + vacantStart + ") / q.ms, 0)"
+	vacantTurn   = vacantStart + " + " + vacantPassed + " * q.ms"
+)
+
+// vacancies adds the first vacant place that is large enough for a charge (vacant), and the refund that it is (vacancy). It may
+// be taken when the key's own row is there, for the trigger that takes it.
+func (s shape) vacancies(from string) string {
+	if !s.has(ratelimit.LeakyBucket) {
+		return from
+	}
+	keys := "r.key = q.key"
+	if s.rotating {
+		keys = "r.key IN (q.key, q.other_key)"
+	}
+	find := func(what, besides string) string {
+		return `(
+      SELECT min(` + what + `)
+      FROM rate_limit_refunds AS r
+      WHERE ` + keys + ` AND r.algorithm >= 4 AND r.algorithm = 5 AND r.epoch = q.epoch AND r.given > 0
+        AND r.given - ` + vacantPassed + ` >= q.cost` + besides + `
+    )`
+	}
+	return `
+  SELECT
+    *,
+    CASE WHEN vacant IS NOT NULL THEN ` + find("r.id", " AND "+vacantTurn+" = q.vacant") + ` END AS vacancy
+  FROM (
+  SELECT
+    *,
+    CASE WHEN algorithm = 5` + s.orKnown() + ` THEN ` + find(vacantTurn, "") + ` END AS vacant
+  FROM (` + from + barrier + `) AS q` + barrier + `) AS q`
+}
+
+func (s shape) orKnown() string {
+	if s.rotating {
+		return " AND known"
+	}
+	return ""
 }
 
 // packed gives a row as one text: half the work for whoever sends and reads it.
@@ -221,7 +284,7 @@ func (s shape) step() string {
 		"cost <= most - units",
 		`min(previous, 576460752303423488 / ms) * (ms - now % window / 1000) + min(units, 576460752303423488 / ms) * ms <= (most - cost) * ms`,
 		"units + cost <= most OR substr(entries, 8 * (units + cost - most) - 7, 8) <= expired",
-		"units <= (most - cost) * ms",
+		s.queue("vacant IS NOT NULL OR ")+"units <= (most - cost) * ms",
 	) + ` THEN 2
       ELSE overridden
     END AS fits,
@@ -231,7 +294,7 @@ func (s shape) step() string {
 		"now - refused >= window OR now < refused",
 		"now - refused >= window OR now < refused",
 	) + ` AS first
-  FROM (` + s.standing() + barrier + `)` + barrier
+  FROM (` + s.vacancies(s.standing()) + barrier + `)` + barrier
 }
 
 func (s shape) standing() string {
@@ -286,7 +349,7 @@ func (s shape) found() string {
 	}
 	return `
   SELECT
-    key, policy, algorithm, most, per, window, window / 1000 AS ms, cost,` + s.everyAttempt() + ` at,` + besides + `
+    key,` + s.queue(s.known()) + ` policy, algorithm, most, per, window, window / 1000 AS ms, cost,` + s.everyAttempt() + ` at,` + besides + `
     max(clock, at) AS now,
     max(coalesce(high, 0), clock) AS high,
     CASE
@@ -356,6 +419,7 @@ func homes(rotating bool, asked string) string {
         WHEN b.key IS NOT NULL AND (a.key IS NULL OR (b.high_micros, b.sequence) > (a.high_micros, a.sequence)) THEN b.key
         ELSE asked.key
       END AS home,
+      a.key IS NOT NULL AS known,
       CASE WHEN coalesce(b.said_micros, 0) > coalesce(a.said_micros, 0) THEN b.key ELSE asked.key END AS word
     FROM ` + asked + `
       LEFT JOIN rate_limits AS a ON a.key = asked.key
@@ -387,7 +451,23 @@ func (s shape) read() string {
 	} {
 		columns = append(columns, "coalesce("+column+", 0)")
 	}
-	return "SELECT " + packed(append(columns, clock, log)...) + " AS row\nFROM " + from
+	return "SELECT " + packed(append(columns, clock, s.vacant(), log)...) + " AS row\nFROM " + from
+}
+
+// vacant lists the vacant places of a queue, each as when it was charged, where it ends and how many units it has.
+func (s shape) vacant() string {
+	if !s.has(ratelimit.LeakyBucket) {
+		return "''"
+	}
+	keys := "r.key = asked.key"
+	if s.rotating {
+		keys = "r.key IN (asked.key, asked.other_key)"
+	}
+	return `coalesce((
+  SELECT group_concat(r.charged_micros || ':' || r.debt || ':' || r.given)
+  FROM rate_limit_refunds AS r
+  WHERE ` + keys + ` AND r.algorithm >= 4 AND r.algorithm = 5 AND r.epoch = a.epoch AND r.given > 0
+), '')`
 }
 
 // decideArguments are the entries, then the time that replaces the database's.
@@ -433,6 +513,14 @@ func (s shape) asked() string {
 		entries += " UNION ALL" + one
 	}
 	return "\n    SELECT * FROM (" + entries + barrier + "), (SELECT " + clock + " AS clock" + barrier + ")" + barrier
+}
+
+// known are the columns that a vacant place is found by while there are two secrets.
+func (s shape) known() string {
+	if s.rotating {
+		return " other_key, known,"
+	}
+	return ""
 }
 
 func (s shape) otherKey() string {

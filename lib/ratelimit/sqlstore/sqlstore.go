@@ -195,7 +195,7 @@ func (s *Store) Decide(ctx context.Context, entries []ratelimit.Entry) ([]rateli
 		return nil, err
 	}
 	wrote := answer.missing < len(entries)
-	if answer.missing > 0 {
+	if answer.missing > 0 || shape.has(ratelimit.LeakyBucket) {
 		if outcomes, err = s.all(ctx, call{text.read, shape.readArguments(entries, now)}); err != nil {
 			return nil, wrap("read after decide", err)
 		}
@@ -239,7 +239,7 @@ func (s *Store) inPassing() (texts *passing, args []any) {
 //
 //   - home: where each subject's state lies.
 //   - held: whether that is still the state that was charged: of the same algorithm and epoch.
-//   - front: what was given back, after each charge, of those in front of it.
+//   - front: what was given back, after each charge, of those in front of it; of a queue, how many places are vacant.
 func giveBack(rotating bool) string {
 	return `
 WITH
@@ -273,22 +273,30 @@ WITH
     FROM home CROSS JOIN clock LEFT JOIN rate_limits AS a ON a.key = home.home
   ),
   front AS MATERIALIZED (
-    SELECT held.id, coalesce(sum(r.given), 0) AS given
+    SELECT
+      held.id,
+      coalesce(sum(CASE WHEN r.charged_at < held.charged_at AND r.given_at >= held.charged_at THEN r.given END), 0) AS given,
+      count(CASE WHEN r.given > 0 THEN 1 END) AS places
     FROM held LEFT JOIN rate_limit_refunds AS r
       ON (r.key = held.key OR r.key = held.other_key)
       AND r.algorithm >= 4
+      AND r.algorithm = held.algorithm
       AND r.epoch = held.epoch
-      AND r.charged_at < held.charged_at
-      AND r.given_at >= held.charged_at
     GROUP BY held.id
   )
 INSERT INTO rate_limit_refunds (
-  id, key, algorithm, window_micros, cost, charged_micros, epoch, charged_at, given_at, at_micros, given, expires_micros
+  id, key, algorithm, window_micros, cost, charged_micros, epoch, charged_at, given_at, at_micros, debt, given, expires_micros
 )
 SELECT
-  held.id, home, algorithm, window, cost, charged, epoch, charged_at, sequence, clock,
+  held.id, home, algorithm, window, cost, charged, epoch, charged_at, sequence, clock, debt,
   CASE
     WHEN algorithm < 4 OR NOT stands THEN 0
+    WHEN algorithm = 5 THEN CASE
+      WHEN debt - cost * (window / 1000) > min((now - charged) / 1000, 576460752303423488 / per) * per
+        AND front.places < 1000 -- ratelimit's maxVacancies
+      THEN cost
+      ELSE 0
+    END
     ELSE max(min(
       cost * (window / 1000),
       debt - front.given - min((now - charged) / 1000, 576460752303423488 / per) * per), 0)
@@ -399,7 +407,7 @@ const uncounted = -2
 // way back.
 func (a *answer) written(rows [][]string) error {
 	for _, row := range rows {
-		f, err := unpack(row, 10)
+		f, err := unpack(row, 11)
 		if err != nil {
 			return err
 		}
@@ -414,6 +422,7 @@ func (a *answer) written(rows [][]string) error {
 			Override: ratelimit.Override(f.integer()), UntilMicros: f.integer(),
 		}
 		charged := f.integer()
+		state.Place = f.integer()
 		written := ratelimit.Row{
 			State: state, NowMicros: state.HighMicros - state.BehindMicros, Charged: charged > 0 || charged == uncounted, Uncounted: charged == uncounted,
 		}
@@ -427,7 +436,7 @@ func (a *answer) written(rows [][]string) error {
 // read takes the rows that were read after the decision. What decide wrote says more and stays.
 func (a *answer) read(rows [][]string) error {
 	for _, row := range rows {
-		f, err := unpack(row, 16)
+		f, err := unpack(row, 17)
 		if err != nil {
 			return err
 		}
@@ -436,6 +445,9 @@ func (a *answer) read(rows [][]string) error {
 			return errNonsense
 		}
 		if a.seen[i] {
+			if a.rows[i].State.Vacant, err = f.vacancies(); err != nil {
+				return err
+			}
 			continue
 		}
 		state := ratelimit.State{
@@ -443,7 +455,11 @@ func (a *answer) read(rows [][]string) error {
 			PassedMicros: f.integer(), Epoch: f.integer(), Sequence: f.integer(), Used: f.integer(), Rest: f.integer(), RefusedMicros: f.integer(),
 			Override: ratelimit.Override(f.integer()), UntilMicros: f.integer(), SaidMicros: f.integer(),
 		}
-		if err := a.add(i, ratelimit.Row{State: state, NowMicros: f.integer()}, f); err != nil {
+		now := f.integer()
+		if state.Vacant, err = f.vacancies(); err != nil {
+			return err
+		}
+		if err := a.add(i, ratelimit.Row{State: state, NowMicros: now}, f); err != nil {
 			return err
 		}
 	}
@@ -503,6 +519,27 @@ func (f *fields) integer() int64 {
 		f.err = err
 	}
 	return n
+}
+
+// vacancies reads the last field before the log: a queue's vacant places.
+func (f *fields) vacancies() (all []ratelimit.Vacancy, err error) {
+	text := f.rest[strings.LastIndexByte(f.rest, ' ')+1:]
+	if text == "" {
+		return nil, nil
+	}
+	for vacancy := range strings.SplitSeq(text, ",") {
+		var v ratelimit.Vacancy
+		for i, part := range strings.Split(vacancy, ":") {
+			if i > 2 {
+				return nil, errNonsense
+			}
+			if *[...]*int64{&v.ChargedMicros, &v.End, &v.Units}[i], err = strconv.ParseInt(part, 10, 64); err != nil {
+				return nil, errNonsense
+			}
+		}
+		all = append(all, v)
+	}
+	return all, nil
 }
 
 // decodeLog reads a log's entries, 8 bytes each in hexadecimal. An entry counts from shift, so that the whole log moves

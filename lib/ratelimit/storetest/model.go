@@ -74,7 +74,12 @@ func (m *model) roomFor(cost, now int64) bool {
 	case ratelimit.TokenBucket:
 		return cost*window <= m.tokens(now)
 	case ratelimit.LeakyBucket:
-		return m.backlog(now)+cost*window <= (m.policy.Queue+1)*window
+		for _, free := range m.line(now).vacant {
+			if free.end-free.start >= cost*window {
+				return true
+			}
+		}
+		return m.roomAtTheEnd(cost, now)
 	}
 	panic("no such algorithm")
 }
@@ -96,6 +101,65 @@ func (m *model) tokens(now int64) int64 {
 	return min(full, tokens+(now-last)*m.policy.Limit)
 }
 
+func (m *model) roomAtTheEnd(cost, now int64) bool {
+	return m.backlog(now)+cost*m.window() <= (m.policy.Queue+1)*m.window()
+}
+
+// line is a leaky bucket's queue at one time: where it ends, where each charge was put, and what was given back since. All are
+// shares that a queue which never stands still has served by then.
+type line struct {
+	end    int64
+	slots  map[*charge]slot
+	vacant []slot // in no order
+}
+
+type slot struct{ start, end int64 }
+
+// line replays a leaky bucket as a queue with fixed places: a charge takes the first vacant place that is large enough, or the
+// end of the queue, and leaves when the place's turn comes. A place that is given back before that is vacant.
+func (m *model) line(now int64) line {
+	l := line{end: m.owed.at*m.policy.Limit + m.owed.shares, slots: map[*charge]slot{}}
+	pass := func(at int64) {
+		served := at * m.policy.Limit
+		l.end = max(l.end, served)
+		var ahead []slot
+		for _, free := range l.vacant {
+			for free.start < served {
+				free.start += m.window()
+			}
+			if free.start < free.end {
+				ahead = append(ahead, free)
+			}
+		}
+		l.vacant = ahead
+	}
+	for _, e := range m.history {
+		pass(e.at)
+		if e.isBack {
+			if mine := l.slots[e.charge]; mine.start > e.at*m.policy.Limit {
+				l.vacant = append(l.vacant, mine)
+			}
+			continue
+		}
+		size, first := e.charge.cost*m.window(), -1
+		for i, free := range l.vacant {
+			if free.end-free.start >= size && (first < 0 || free.start < l.vacant[first].start) {
+				first = i
+			}
+		}
+		if first < 0 {
+			l.slots[e.charge] = slot{l.end, l.end + size}
+			l.end += size
+			continue
+		}
+		start := l.vacant[first].start
+		l.slots[e.charge] = slot{start, start + size}
+		l.vacant[first].start += size
+	}
+	pass(now)
+	return l
+}
+
 // place is what waits of one charge at a time.
 type place struct {
 	charge *charge
@@ -103,7 +167,7 @@ type place struct {
 	at     int64
 }
 
-// queue replays a bucket as a queue: charges join its end, limit units in each window leave its front, and a charge that
+// queue replays a token bucket from behind: charges join its end, limit units in each window leave its front, and a charge that
 // is given back leaves from where it stands.
 func (m *model) queue(now int64) []place {
 	var queue []place
@@ -140,7 +204,11 @@ func (m *model) queue(now int64) []place {
 	return queue
 }
 
+// backlog is how much of a bucket is charged: of a queue up to its end, vacant places included.
 func (m *model) backlog(now int64) (shares int64) {
+	if m.policy.Algorithm == ratelimit.LeakyBucket {
+		return m.line(now).end - now*m.policy.Limit
+	}
 	for _, place := range m.queue(now) {
 		shares += place.shares
 	}
@@ -160,7 +228,18 @@ func (m *model) remaining(now int64) int64 {
 	if m.word == ratelimit.Ban && now < m.until {
 		return 0
 	}
-	return int64(sort.Search(int(m.capacity()), func(i int) bool { return !m.roomFor(int64(i)+1, now) }))
+	if m.policy.Algorithm != ratelimit.LeakyBucket {
+		return int64(sort.Search(int(m.capacity()), func(i int) bool { return !m.roomFor(int64(i)+1, now) }))
+	}
+	units := m.leftAtTheEnd(now)
+	for _, free := range m.line(now).vacant {
+		units += (free.end - free.start) / m.window()
+	}
+	return units
+}
+
+func (m *model) leftAtTheEnd(now int64) int64 {
+	return int64(sort.Search(int(m.capacity()), func(i int) bool { return !m.roomAtTheEnd(int64(i)+1, now) }))
 }
 
 // wait is the shortest time, in milliseconds, after which cost units are admitted if nobody else comes.
@@ -178,6 +257,11 @@ func (m *model) reset(now int64) int64 {
 	switch {
 	case m.policy.Algorithm == ratelimit.FixedWindow && !banned:
 		return m.window() - now%m.window()
+	case m.policy.Algorithm == ratelimit.LeakyBucket && !banned: // vacant places come to their turn; the end of the queue moves up
+		if m.leftAtTheEnd(now) == m.capacity() {
+			return 0
+		}
+		return m.first(now, func(at int64) bool { return m.leftAtTheEnd(at) > m.leftAtTheEnd(now) })
 	case remaining == m.capacity():
 		return 0
 	}
@@ -200,11 +284,14 @@ func (m *model) backlogged() bool {
 // take makes a charge and says how long its caller has to wait for its turn in a leaky bucket, in milliseconds.
 func (m *model) take(cost, now int64) (made *charge, delay int64) {
 	if m.policy.Algorithm == ratelimit.LeakyBucket {
-		delay = (m.backlog(now) + m.policy.Limit - 1) / m.policy.Limit
+		made = &charge{at: now, cost: cost}
+		m.history = append(m.history, event{at: now, charge: made})
+		delay = (m.line(now).slots[made].start - now*m.policy.Limit + m.policy.Limit - 1) / m.policy.Limit
+		return made, delay
 	}
 	made = &charge{at: now, cost: cost}
 	m.history = append(m.history, event{at: now, charge: made})
-	return made, delay
+	return made, 0
 }
 
 // giveBack takes what still stands of a charge out of the key.
@@ -213,7 +300,7 @@ func (m *model) giveBack(c *charge, now int64) {
 		return
 	}
 	var stands int64
-	if m.backlogged() {
+	if m.policy.Algorithm == ratelimit.TokenBucket {
 		for _, place := range m.queue(now) {
 			if place.charge == c {
 				stands = place.shares
@@ -301,14 +388,27 @@ func decide(now int64, asks []ask) answer {
 }
 
 // waitForAll is the shortest time, in milliseconds, after which all admit the same once more, and still do when that time is
-// told in whole seconds. Each begins to admit after its own wait, or, when it is exempt, after one that begins with the
-// exemption's end.
+// told in whole seconds. Each begins to admit after its own wait, or, when it is exempt or has a vacant place, after one that
+// begins when that is over.
 func waitForAll(now int64, asks []ask) int64 {
 	var waits []int64
 	for _, a := range asks {
 		waits = append(waits, a.key.wait(a.cost, now))
+		ends := []int64{}
 		if a.key.word == ratelimit.Allow && now < a.key.until {
-			waits = append(waits, a.key.until-now+a.key.wait(a.cost, a.key.until))
+			ends = append(ends, a.key.until)
+		}
+		if a.key.policy.Algorithm == ratelimit.LeakyBucket {
+			for _, free := range a.key.line(now).vacant {
+				for at := free.start; at < free.end; at += a.key.window() {
+					ends = append(ends, at/a.key.policy.Limit+1) // when the place's turn is over
+				}
+			}
+		}
+		for _, end := range ends {
+			if end > now {
+				waits = append(waits, end-now+a.key.wait(a.cost, end))
+			}
 		}
 	}
 	sort.Slice(waits, func(i, j int) bool { return waits[i] < waits[j] })

@@ -42,6 +42,8 @@ var algorithmTests = []test{
 	{"giving back never leaves more than if the charge had not been made", refundsTouchNobodyElse},
 	{"a bucket's charge is given back whole, though another was given back before it in its millisecond", refundsWithinOneMillisecond},
 	{"a refund from before a reset takes nothing from the refunds after it", refundsAcrossAReset},
+	{"a place in a queue that is given back is the next client's, and all others keep theirs", queueKeepsItsPace},
+	{"clients that join and leave at once keep a queue's pace", queuesAtOnceKeepTheirPace},
 	{"refunds by two limiters during a rotation touch nobody else", refundsDuringRotation},
 	{"a refund from before a rotation doesn't bring the older counter back", refundsFromBeforeARotation},
 	{"a refund from before a sweep touches nothing of the key's next life", refundsAcrossASweep},
