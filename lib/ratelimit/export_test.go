@@ -6,3 +6,10 @@ func Remembered(l *Limiter) int {
 	defer l.refused.mu.Unlock()
 	return len(l.refused.kept)
 }
+
+// Held returns how many keys, refunds and audit rows a MemoryStore holds.
+func (m *MemoryStore) Held() (keys, refunds, audits int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.keys.len(), m.refunds.len(), len(m.audits)
+}

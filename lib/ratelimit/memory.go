@@ -1,8 +1,10 @@
 package ratelimit
 
 import (
+	"container/heap"
 	"context"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -21,30 +23,62 @@ type Audit struct {
 
 const refusalAction Action = "refusal"
 
-// MemoryStore is a Store in the memory of one process: exact within it and unknown to any other. It is meant for tests
-// and for programs that run as one process. It keeps keys until they are
-// swept, and the numbers of reservations given back for good. It may be used by many goroutines.
+// MemoryStore is a Store in the memory of one process: exact within it and unknown to any other. It is meant for tests and for
+// programs that run as one process. It may be used by many goroutines.
+//
+// Each call forgets a few of the keys and refunds that have expired, so that the store holds little more than what is live,
+// and no call waits longer for that than for a few of them. It keeps the newest 65,536 audit rows.
 type MemoryStore struct {
-	now func() time.Time
+	now    func() time.Time
+	steady bool
 
-	mu       sync.Mutex
-	states   map[int64]State
-	expires  map[int64]int64 // when a state can refuse nothing any more, in microseconds
-	refunded map[int64]bool
-	refunds  map[int64][]given // of buckets, by key
-	audits   []Audit
-	writes   int64
+	mu      sync.Mutex
+	keys    keyed[*keptKey]
+	expiry  expiring[*keptKey]
+	refunds keyed[*keptRefund] // by the reservation's ID
+	over    expiring[*keptRefund]
+	audits  []Audit // up to twice maxMemoryAudits, oldest first
+	writes  int64
 }
 
-// given is what was given back of one charge to a bucket, with the state's sequence at the charge and when it was given.
-type given struct{ epoch, chargedAt, givenAt, amount int64 }
+// keptKey is one key's state.
+type keptKey struct {
+	key     int64
+	state   State
+	expires int64                 // when it can refuse nothing any more, in microseconds
+	at      int                   // in the heap of those that expire
+	given   map[int64]*keptRefund // of a token bucket's charges, by the reservation's ID; nil for none
+}
+
+// keptRefund is what was given back of one charge, with the state's sequence at the charge and when it was given.
+type keptRefund struct {
+	id, key                           int64
+	epoch, chargedAt, givenAt, amount int64
+	expires                           int64
+	at                                int
+}
+
+const (
+	// maxMemoryAudits bounds the audit: some 6 MB.
+	maxMemoryAudits = 1 << 16
+	// memorySweep is how many expired keys, and refunds, each call forgets: as many as two decisions of MaxCharges leave.
+	memorySweep = 2 * MaxCharges
+)
 
 // NewMemoryStore makes an empty store. Its clock is now; nil means time.Now.
 func NewMemoryStore(now func() time.Time) *MemoryStore {
 	if now == nil {
 		now = time.Now
 	}
-	return &MemoryStore{now: now, states: map[int64]State{}, expires: map[int64]int64{}, refunded: map[int64]bool{}, refunds: map[int64][]given{}}
+	return &MemoryStore{now: now}
+}
+
+// NewSteadyMemoryStore makes an empty store that forgets what has expired only when Sweep is called, for tests whose clock
+// steps back. Its clock is now; nil means time.Now.
+func NewSteadyMemoryStore(now func() time.Time) *MemoryStore {
+	store := NewMemoryStore(now)
+	store.steady = true
+	return store
 }
 
 // micros is the store's time, in whole milliseconds.
@@ -58,6 +92,7 @@ func (m *MemoryStore) Decide(ctx context.Context, entries []Entry) ([]Row, error
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.micros()
+	m.sweepInPassing(now)
 
 	steps, states := make([]step, len(entries)), make([]State, len(entries))
 	allowed := true
@@ -86,7 +121,7 @@ func (m *MemoryStore) Decide(ctx context.Context, entries []Entry) ([]Row, error
 			m.writes++
 			if step.first {
 				m.writes++
-				m.audits = append(m.audits, Audit{AtMicros: step.nowMicros, Policy: entry.Policy.Name, Key: entry.Key, Used: state.Used, Action: refusalAction})
+				m.audit(Audit{AtMicros: step.nowMicros, Policy: entry.Policy.Name, Key: entry.Key, Used: state.Used, Action: refusalAction})
 			}
 		}
 		rows[i].State = state
@@ -102,22 +137,52 @@ func (m *MemoryStore) put(entry Entry, last, state State) State {
 	if last.HighMicros == 0 {
 		state.Epoch = int64(rand.Int32())
 	}
-	m.states[entry.Key] = state
-	m.expires[entry.Key] = entry.Policy.expiresMicros(state)
+	m.set(entry.Key, state, entry.Policy.expiresMicros(state))
 	return state
+}
+
+// set keeps a key's state, which expires then.
+func (m *MemoryStore) set(key int64, state State, expires int64) {
+	kept, found := m.keys.get(key)
+	if !found {
+		kept = &keptKey{key: key}
+		m.keys.set(key, kept)
+	}
+	kept.state, kept.expires = state, expires
+	if found {
+		heap.Fix(&m.expiry, kept.at)
+	} else {
+		heap.Push(&m.expiry, kept)
+	}
+}
+
+// state returns a key's state, the zero State where there is none.
+func (m *MemoryStore) state(key int64) State {
+	if kept, found := m.keys.get(key); found {
+		return kept.state
+	}
+	return State{}
+}
+
+// audit keeps an audit row, and of more than it may keep the newest.
+func (m *MemoryStore) audit(row Audit) {
+	if len(m.audits) == 2*maxMemoryAudits {
+		m.audits = append(m.audits[:0], m.audits[maxMemoryAudits:]...)
+	}
+	m.audits = append(m.audits, row)
 }
 
 // newest gives the state that was written last of those under an entry's keys, with what an operator said last of either.
 func (m *MemoryStore) newest(entry Entry) State {
-	state := m.states[m.home(entry.Key, entry.OtherKey, entry.Rotating)]
-	word := m.states[m.said(entry)]
+	state := m.state(m.home(entry.Key, entry.OtherKey, entry.Rotating))
+	word := m.state(m.said(entry))
 	state.Override, state.UntilMicros, state.SaidMicros = word.Override, word.UntilMicros, word.SaidMicros
 	return state
 }
 
 // said is the key that the last word of an operator lies under.
 func (m *MemoryStore) said(entry Entry) int64 {
-	if entry.Rotating && m.states[entry.OtherKey].SaidMicros > m.states[entry.Key].SaidMicros {
+	if entry.Rotating && m.state(entry.OtherKey).SaidMicros > m.state(entry.Key).SaidMicros {
 		return entry.OtherKey
 	}
 	return entry.Key
@@ -127,13 +192,17 @@ func (m *MemoryStore) said(entry Entry) int64 {
 // ban goes on when that key's secret is gone.
 func (m *MemoryStore) banElsewhere(entry Entry, now int64) bool {
 	said := m.said(entry)
-	return said != entry.Key && m.states[said].Override == Banned && now < m.states[said].UntilMicros
+	state := m.state(said)
+	return said != entry.Key && state.Override == Banned && now < state.UntilMicros
 }
 
 // home is the key that a subject's newest state lies under.
 func (m *MemoryStore) home(key, other int64, rotating bool) int64 {
-	a, b := m.states[key], m.states[other]
-	if rotating && (b.HighMicros > a.HighMicros || b.HighMicros == a.HighMicros && b.Sequence > a.Sequence) {
+	if !rotating {
+		return key
+	}
+	a, b := m.state(key), m.state(other)
+	if b.HighMicros > a.HighMicros || b.HighMicros == a.HighMicros && b.Sequence > a.Sequence {
 		return other
 	}
 	return key
@@ -160,6 +229,7 @@ func (m *MemoryStore) GiveBack(ctx context.Context, refunds []Refund) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.sweepInPassing(m.micros())
 	for _, refund := range refunds {
 		m.giveBack(refund)
 	}
@@ -167,33 +237,51 @@ func (m *MemoryStore) GiveBack(ctx context.Context, refunds []Refund) error {
 }
 
 func (m *MemoryStore) giveBack(refund Refund) {
-	if m.refunded[refund.ID] {
+	if _, known := m.refunds.get(refund.ID); known {
 		return
 	}
-	m.refunded[refund.ID] = true
+	home := m.home(refund.Key, refund.OtherKey, refund.Rotating)
+	record := &keptRefund{id: refund.ID, key: home, epoch: refund.Epoch, chargedAt: refund.Sequence, expires: refund.ExpiresMicros}
+	m.refunds.set(record.id, record)
+	heap.Push(&m.over, record)
 	m.writes++
 
-	home := m.home(refund.Key, refund.OtherKey, refund.Rotating)
-	state, found := m.states[home]
-	if !found || state.Algorithm != refund.Policy.Algorithm || state.Epoch != refund.Epoch {
+	kept, found := m.keys.get(home)
+	if !found || kept.state.Algorithm != refund.Policy.Algorithm || kept.state.Epoch != refund.Epoch {
 		return
 	}
-	var amount int64
 	if refund.Policy.bucket() {
-		now := max(m.micros(), state.HighMicros-state.BehindMicros)
-		var front int64 // of a token bucket
-		for _, key := range []int64{refund.Key, refund.OtherKey} {
-			for _, g := range m.refunds[key] {
-				if g.epoch == refund.Epoch && g.chargedAt < refund.Sequence && g.givenAt >= refund.Sequence && (key == refund.Key || refund.Rotating) {
-					front += g.amount
-				}
+		record.givenAt = kept.state.Sequence
+		record.amount = refund.stands(max(m.micros(), kept.state.HighMicros-kept.state.BehindMicros), m.front(refund))
+	}
+	if refund.Policy.Algorithm == TokenBucket && record.amount > 0 {
+		if kept.given == nil {
+			kept.given = map[int64]*keptRefund{}
+		}
+		kept.given[record.id] = record
+	}
+	kept.state = kept.state.givenBack(refund, record.amount)
+	m.writes++
+}
+
+// front is what was given back, since a token bucket's charge was made, of those in front of it.
+func (m *MemoryStore) front(refund Refund) (amount int64) {
+	keys := []int64{refund.Key}
+	if refund.Rotating {
+		keys = append(keys, refund.OtherKey)
+	}
+	for _, key := range keys {
+		kept, found := m.keys.get(key)
+		if !found {
+			continue
+		}
+		for _, g := range kept.given {
+			if g.epoch == refund.Epoch && g.chargedAt < refund.Sequence && g.givenAt >= refund.Sequence {
+				amount += g.amount
 			}
 		}
-		amount = refund.stands(now, front)
-		m.refunds[home] = append(m.refunds[home], given{refund.Epoch, refund.Sequence, state.Sequence, amount})
 	}
-	m.states[home] = state.givenBack(refund, amount)
-	m.writes++
+	return amount
 }
 
 // Operate implements Store.
@@ -204,73 +292,78 @@ func (m *MemoryStore) Operate(ctx context.Context, o Operation) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.micros()
-	m.audits = append(m.audits, Audit{AtMicros: now, Policy: o.Policy, Key: o.Key, Action: o.Action, UntilMicros: o.UntilMicros})
+	m.sweepInPassing(now)
+	m.audit(Audit{AtMicros: now, Policy: o.Policy, Key: o.Key, Action: o.Action, UntilMicros: o.UntilMicros})
 	m.writes++
 	keys := []int64{o.Key}
 	if o.Rotating {
 		keys = append(keys, o.OtherKey)
 	}
 	for _, key := range keys {
-		state, found := m.states[key]
-		if !found && o.Action == Reset {
+		kept, found := m.keys.get(key)
+		switch {
+		case found:
+			m.set(key, kept.state.operated(o, now), max(kept.expires, o.UntilMicros))
+		case o.Action == Reset:
 			continue
-		}
-		if !found {
-			state = State{Algorithm: FixedWindow, WindowMicros: 1, Per: 1}
+		default:
+			m.set(key, State{Algorithm: FixedWindow, WindowMicros: 1, Per: 1}.operated(o, now), o.UntilMicros)
 			m.writes++
 		}
-		m.states[key] = state.operated(o, now)
-		m.expires[key] = max(m.expires[key], o.UntilMicros)
 		m.writes++
 	}
 	return nil
 }
 
-// Sweep implements Store.
+// Sweep implements Store. It finds what has expired without looking at anything else, keys first and then refunds, and so
+// needs no place to begin at.
 func (m *MemoryStore) Sweep(ctx context.Context, from int64, rows int) (Swept, error) {
 	if err := ctx.Err(); err != nil {
 		return Swept{}, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var swept Swept
-	keys := slices.Sorted(maps.Keys(m.states))
-	first, _ := slices.BinarySearch(keys, from)
-	for _, key := range keys[first:min(first+rows, len(keys))] {
-		swept.Looked++
-		swept.Last = key
-		if m.expires[key] <= m.micros() {
-			delete(m.states, key)
-			delete(m.expires, key)
-			delete(m.refunds, key)
-			swept.Deleted++
+	keys, refunds := m.sweep(m.micros(), rows)
+	return Swept{Looked: int64(keys + refunds), Deleted: int64(keys), Last: from}, nil
+}
+
+// sweep forgets what has expired, at most so many keys and refunds together, and says how many of each.
+func (m *MemoryStore) sweep(now int64, rows int) (keys, refunds int) {
+	for ; keys < rows && m.expiry.next() <= now; keys++ {
+		m.keys.remove(heap.Pop(&m.expiry).(*keptKey).key)
+	}
+	for ; keys+refunds < rows && m.over.next() <= now; refunds++ {
+		record := heap.Pop(&m.over).(*keptRefund)
+		m.refunds.remove(record.id)
+		if kept, found := m.keys.get(record.key); found {
+			delete(kept.given, record.id)
 		}
 	}
-	return swept, nil
+	return keys, refunds
+}
+
+func (m *MemoryStore) sweepInPassing(now int64) {
+	if !m.steady {
+		m.sweep(now, memorySweep)
+	}
 }
 
 // room says whether so many more keys fit below a bound, when what has expired is gone.
 func (m *MemoryStore) room(more, most int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.states)+more <= most {
-		return true
-	}
 	now := m.micros()
-	for key, expires := range m.expires {
-		if expires <= now {
-			delete(m.states, key)
-			delete(m.expires, key)
-		}
+	for m.keys.len()+more > most && m.expiry.next() <= now {
+		m.sweep(now, 1)
 	}
-	return len(m.states)+more <= most
+	return m.keys.len()+more <= most
 }
 
-// Audits returns what was audited so far, oldest first.
+// Audits returns the newest 65,536 of what was audited so far, oldest first.
 func (m *MemoryStore) Audits() []Audit {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return append([]Audit(nil), m.audits...)
+	return slices.Clone(m.audits[max(len(m.audits)-maxMemoryAudits, 0):])
 }
 
 // Writes returns how many rows an SQL store would have written so far: one for each charge, mark, audit row and
@@ -280,3 +373,97 @@ func (m *MemoryStore) Writes() int64 {
 	defer m.mu.Unlock()
 	return m.writes
 }
+
+// expirer is what a heap of expiring things holds.
+type expirer interface {
+	expiresAt() int64
+	moved(at int)
+}
+
+func (k *keptKey) expiresAt() int64    { return k.expires }
+func (k *keptKey) moved(at int)        { k.at = at }
+func (r *keptRefund) expiresAt() int64 { return r.expires }
+func (r *keptRefund) moved(at int)     { r.at = at }
+
+// expiring is a heap.Interface of things by their end, whose memory shrinks with its content. Its zero value is empty.
+type expiring[T expirer] struct{ all []T }
+
+// next returns when the first of them expires, the end of time when there is none.
+func (e *expiring[T]) next() int64 {
+	if len(e.all) == 0 {
+		return math.MaxInt64
+	}
+	return e.all[0].expiresAt()
+}
+
+// Len implements heap.Interface.
+func (e *expiring[T]) Len() int { return len(e.all) }
+
+// Less implements heap.Interface.
+func (e *expiring[T]) Less(i, j int) bool { return e.all[i].expiresAt() < e.all[j].expiresAt() }
+
+// Swap implements heap.Interface.
+func (e *expiring[T]) Swap(i, j int) {
+	e.all[i], e.all[j] = e.all[j], e.all[i]
+	e.all[i].moved(i)
+	e.all[j].moved(j)
+}
+
+// Push implements heap.Interface.
+func (e *expiring[T]) Push(one any) {
+	one.(T).moved(len(e.all))
+	e.all = append(e.all, one.(T))
+}
+
+// Pop implements heap.Interface.
+func (e *expiring[T]) Pop() any {
+	last := len(e.all) - 1
+	one := e.all[last]
+	var none T
+	e.all[last] = none
+	e.all = e.all[:last]
+	if cap(e.all) > 1024 && len(e.all) < cap(e.all)/4 {
+		e.all = append(make([]T, 0, cap(e.all)/2), e.all...)
+	}
+	return one
+}
+
+// keyed is a map whose memory shrinks with its content, which Go's maps don't: it is in parts, of which one at a time is made
+// anew when three quarters of it are gone. Keys are spread evenly. Its zero value is empty.
+type keyed[V any] struct {
+	parts [256]struct {
+		values map[int64]V
+		most   int // since it was made
+	}
+	size int
+}
+
+func (k *keyed[V]) get(key int64) (value V, found bool) {
+	value, found = k.parts[uint8(key)].values[key]
+	return value, found
+}
+
+func (k *keyed[V]) set(key int64, value V) {
+	part := &k.parts[uint8(key)]
+	if part.values == nil {
+		part.values = map[int64]V{}
+	}
+	k.size -= len(part.values)
+	part.values[key] = value
+	k.size += len(part.values)
+	part.most = max(part.most, len(part.values))
+}
+
+func (k *keyed[V]) remove(key int64) {
+	part := &k.parts[uint8(key)]
+	k.size -= len(part.values)
+	delete(part.values, key)
+	k.size += len(part.values)
+	if part.most > 64 && len(part.values) < part.most/4 {
+		left := make(map[int64]V, len(part.values))
+		maps.Copy(left, part.values)
+		part.values, part.most = left, len(left)
+	}
+}
+
+func (k *keyed[V]) len() int { return k.size }

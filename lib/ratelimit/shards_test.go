@@ -42,8 +42,15 @@ func TestShardsOfMemoryStores(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			open := func(t *testing.T, now func() time.Time) storetest.Harness {
 				stores := memories(n, now)
+				var steady []*ratelimit.MemoryStore // a test uses these or those
+				for range n {
+					steady = append(steady, ratelimit.NewSteadyMemoryStore(now))
+				}
+				sweeping := newShards(t, shardsOf(stores...), nil)
+				stores = append(stores, steady...)
 				return storetest.Harness{
-					Store: newShards(t, shardsOf(stores...), nil),
+					Store:  sweeping,
+					Steady: newShards(t, shardsOf(steady...), nil),
 					Audits: func() (audits []ratelimit.Audit) {
 						for _, store := range stores {
 							audits = append(audits, store.Audits()...)

@@ -438,12 +438,12 @@ func appendTimes(log []int64, micros, n int64) []int64 {
 
 // stands returns how much of a bucket's charge can be given back at nowMicros. For a TokenBucket that is what stands of it, in
 // units times milliseconds of the window: its own part of what is charged, less what has been refilled since, less what was
-// given back since of the charges in front of it. For a LeakyBucket it is all of its units before its turn, and none after.
+// given back since of the charges in front of it. For a LeakyBucket it is all of its units up to its turn, and none after.
 func (r Refund) stands(nowMicros, front int64) int64 {
 	ms := r.Policy.Window.Milliseconds()
 	passed := min((nowMicros-r.ChargedMicros)/1000, maxProduct/r.Policy.Limit) * r.Policy.Limit
 	if r.Policy.Algorithm == LeakyBucket {
-		if r.Debt-r.Cost*ms <= passed {
+		if r.Debt-r.Cost*ms < passed {
 			return 0
 		}
 		return r.Cost
@@ -519,7 +519,10 @@ func (p Policy) expiresMicros(s State) int64 {
 	case SlidingLog:
 		expires = s.HighMicros + window
 	default:
-		debt := min(s.Used, maxProduct/p.Window.Milliseconds())*p.Window.Milliseconds() + s.Rest
+		// As if the bucket were full: of a subject's two rows the newer one must not go first, or the older one's debt, of which
+		// something may have been given back, would stand again.
+		ms := p.Window.Milliseconds()
+		debt := max(min(s.Used, maxProduct/ms)*ms+s.Rest, p.Capacity()*ms)
 		expires = s.HighMicros + max(window, min(debt/p.Limit+1, 900_000_000_000_000)*1000)
 	}
 	return max(expires, s.UntilMicros)

@@ -99,14 +99,15 @@ type Store interface {
 	// states under both keys.
 	Operate(ctx context.Context, operation Operation) error
 
-	// Sweep deletes the expired of at most rows keys, beginning with the key from, in the order of keys. It never deletes
-	// a key that could still refuse something. A Store may also sweep in passing.
+	// Sweep deletes expired keys, and looks at no more than so many rows. from is 0 at first, and then one more than Last of
+	// the step before; a Store that finds what has expired in another way needs none. It is done when it looked at fewer rows
+	// than it might. It never deletes a key that could still refuse something. A Store may also sweep in passing.
 	Sweep(ctx context.Context, from int64, rows int) (Swept, error)
 }
 
 // Swept is what one sweep did.
 type Swept struct {
-	Looked  int64 // keys that it looked at; 0 when there are none from there on
-	Deleted int64
-	Last    int64 // the last key that it looked at
+	Looked  int64 // rows that it looked at; 0 when there are none from there on
+	Deleted int64 // keys
+	Last    int64 // the last key that it looked at, for the next step
 }

@@ -159,7 +159,7 @@ SELECT
 		"(min(high, 8000000000000000000) / window + 1) * window",
 		"(min(high, 8000000000000000000) / window + 2) * window",
 		"min(high, 8000000000000000000) + window",
-		"min(high, 8000000000000000000) + max(window, min((units + "+s.joins()+") / per + 1, 900000000000000) * 1000)",
+		"min(high, 8000000000000000000) + max(window, min(max(units + "+s.joins()+", most * ms) / per + 1, 900000000000000) * 1000)",
 	) + `),
   passed,
   epoch,

@@ -292,7 +292,7 @@ SELECT
   CASE
     WHEN algorithm < 4 OR NOT stands THEN 0
     WHEN algorithm = 5 THEN CASE
-      WHEN debt - cost * (window / 1000) > min((now - charged) / 1000, 576460752303423488 / per) * per
+      WHEN debt - cost * (window / 1000) >= min((now - charged) / 1000, 576460752303423488 / per) * per
         AND front.places < 1000 -- ratelimit's maxVacancies
       THEN cost
       ELSE 0

@@ -136,7 +136,7 @@ func (m *model) line(now int64) line {
 	for _, e := range m.history {
 		pass(e.at)
 		if e.isBack {
-			if mine := l.slots[e.charge]; mine.start > e.at*m.policy.Limit {
+			if mine := l.slots[e.charge]; mine.start >= e.at*m.policy.Limit {
 				l.vacant = append(l.vacant, mine)
 			}
 			continue

@@ -283,7 +283,7 @@ func mixedDecisionsAgree(t *testing.T, s *suite) {
 // twin is a store in memory on the suite's clock, to be asked the same.
 func (s *suite) twin() *suite {
 	s.t.Helper()
-	store := ratelimit.NewMemoryStore(s.clock.Now)
+	store := ratelimit.NewSteadyMemoryStore(s.clock.Now)
 	limiter, err := ratelimit.New(store, Secret, ratelimit.Config{Deadline: patience})
 	if err != nil {
 		s.t.Fatal(err)

@@ -31,7 +31,7 @@ func switchesCarryOver(t *testing.T, s *suite) {
 				continue
 			}
 			t.Run(from.String()+" to "+to.String(), func(t *testing.T) {
-				s, random := s.in(t), seeded(t)
+				s, random := s.in(t).steady(), seeded(t)
 				for stream := range s.scaled(50) {
 					name := fmt.Sprintf("switch-%d-%d-%d", from, to, stream)
 					policy := randomPolicy(random, from, name)
@@ -105,7 +105,7 @@ func refusedLogCarriesOver(t *testing.T, s *suite) {
 
 // Case A20: counters hold no limit. Units stay charged, whatever the limit was when they were.
 func changedLimitsHold(t *testing.T, s *suite) {
-	s.eachAlgorithm(t, func(t *testing.T, s *suite, algorithm ratelimit.Algorithm) {
+	s.steady().eachAlgorithm(t, func(t *testing.T, s *suite, algorithm ratelimit.Algorithm) {
 		random := seeded(t)
 		for stream := range s.scaled(200) {
 			policy := randomPolicy(random, algorithm, fmt.Sprintf("changed-%s-%d", algorithm, stream))
