@@ -33,7 +33,8 @@ type Config struct {
 	// a bucket fills. An instance that does not read both counts apart from those that write the other: while such
 	// instances run, up to twice the limit passes. Nil means one secret.
 	OtherSecret []byte
-	// Deadline bounds each call to the store, besides the caller's context and Policy.Deadline. Zero means 2 seconds: well
+	// Deadline bounds each call to the store, besides the caller's context and Policy.Deadline. A call that takes as long is an
+	// outage; one that the caller's context ends is not. Zero means 2 seconds: well
 	// above one commit on Turso, up to 100 ms, since commits queue. 5 ms suits a store beside the process.
 	Deadline time.Duration
 	// Instances is how many processes are expected to share the limits: while the store is down each admits its share of
@@ -62,6 +63,7 @@ type Limiter struct {
 	secret  []byte
 	other   []byte // nil while no rotation is on
 	guards  *guards
+	local   *local  // decides while the store doesn't answer
 	refused *memory // nil when nothing is remembered
 }
 
@@ -82,10 +84,9 @@ func New(store Store, secret []byte, config Config) (*Limiter, error) {
 		now = time.Now
 	}
 	limiter := &Limiter{secret: bytes.Clone(secret), other: bytes.Clone(config.OtherSecret)}
+	limiter.local = &local{now: now, instances: int64(cmp.Or(config.Instances, defaultInstances))}
 	newGuards := func() *guards {
-		return &guards{
-			now: now, deadline: cmp.Or(config.Deadline, defaultDeadline), instances: int64(cmp.Or(config.Instances, defaultInstances)),
-		}
+		return &guards{now: now, deadline: cmp.Or(config.Deadline, defaultDeadline), local: limiter.local}
 	}
 	limiter.guards = newGuards()
 	limiter.store = &guarded{store, limiter.guards}
@@ -129,8 +130,8 @@ type Decision struct {
 	// Limits has an entry for each charge, in order.
 	Limits []LimitResult
 	// Outage is why the store didn't decide; nil when it did. Then the limits admitted the request by themselves, because their
-	// Failure lets so much through: the figures in Limits are zero, nothing is reserved, and what was charged is known to
-	// this process alone, until the store answers again.
+	// Failure lets so much through: the figures in Limits are zero but for Delay, nothing is reserved, and what was charged is
+	// known to this process alone. It counts here until its window is over, also when the store has answered in between.
 	Outage error
 }
 
@@ -166,11 +167,18 @@ type Reservation struct {
 //
 // An error that matches ErrStore means that no answer came, and that the limits don't admit the request without one (see
 // Policy.Failure): the charges may have been made or not, and are not made again. After two calls in a row that waited in
-// vain the store is asked once a second, and other calls fail at once (ErrBreaker). Any other error (ErrPolicy, ErrSubject,
-// ErrCost, ErrCharges) is a mistake in the call, and the store was not asked.
+// vain the store is asked once a second, and other calls fail at once (ErrBreaker).
+//
+// When ctx ends before the store has answered, the error matches the one of ctx and not ErrStore: it says nothing about the
+// store, and no limit admits the request by itself. The charges may have been made. A server whose clients may hang up decides
+// under context.WithoutCancel, so that what they asked for is counted; Config.Deadline bounds the call. Any other error
+// (ErrPolicy, ErrSubject, ErrCost, ErrCharges) is a mistake in the call, and the store was not asked.
 func (l *Limiter) Decide(ctx context.Context, charges ...Charge) (Decision, error) {
 	entries, err := l.entries(charges)
 	if err != nil {
+		return Decision{}, err
+	}
+	if err := ended(ctx); err != nil {
 		return Decision{}, err
 	}
 	if decision, known := l.refused.recall(entries); known {
@@ -178,8 +186,11 @@ func (l *Limiter) Decide(ctx context.Context, charges ...Charge) (Decision, erro
 	}
 	start := l.guards.now()
 	rows, err := l.ask(ctx, entries, l.store.Decide)
+	if errors.Is(err, ErrStore) {
+		return l.local.outage(entries, err)
+	}
 	if err != nil {
-		return l.guards.silent(entries, err).outage(entries, err)
+		return Decision{}, err
 	}
 	decision := conclude(entries, rows, verdict(entries, rows))
 	l.refused.keep(entries, decision, start)
@@ -187,7 +198,7 @@ func (l *Limiter) Decide(ctx context.Context, charges ...Charge) (Decision, erro
 }
 
 // Peek says what Decide would, and charges nothing. It reads only, so what it says may be over by the time it is heard.
-// Errors are those of Decide; without the store there is nothing to say.
+// Errors are those of Decide; without the store there is no answer.
 func (l *Limiter) Peek(ctx context.Context, charges ...Charge) (Decision, error) {
 	entries, err := l.entries(charges)
 	if err != nil {
@@ -268,7 +279,7 @@ func (l *Limiter) sweep(ctx context.Context, store Store) (deleted int64, done b
 			return err
 		})
 		if err != nil {
-			if ctx.Err() != nil {
+			if ended(ctx) != nil {
 				break
 			}
 			return deleted, false, err
@@ -286,30 +297,46 @@ func (l *Limiter) sweep(ctx context.Context, store Store) (deleted int64, done b
 // charge, under the same deadline and the same breaker: it is not made while those before it waited in vain, so that nobody waits
 // for a store that is known to be silent. Over Shards it has a breaker of its own, for the database beside them. The call must ask
 // the database: what it answers, if only with an error, closes the breaker.
-// An error is the call's own; one that matches ErrStore and ErrBreaker when it was not made.
+// An error is the call's own; one that matches ErrStore and ErrBreaker when it was not made; and, when ctx has ended, one that
+// matches the error of ctx, besides the call's own if it was made.
 func (l *Limiter) Guard(ctx context.Context, call func(context.Context) error) error {
 	err := l.guards.of(nil).call(ctx, call)
-	if errors.Is(err, ErrBreaker) {
+	switch gone := ended(ctx); {
+	case err == nil:
+		return nil
+	case gone != nil && (errors.Is(err, ErrStore) || errors.Is(err, ErrBreaker)):
+		return gone
+	case gone != nil && !errors.Is(err, errors.Unwrap(gone)):
+		return fmt.Errorf("%w: %w", gone, err)
+	case errors.Is(err, ErrBreaker):
 		return fmt.Errorf("%w: %w", ErrStore, err)
 	}
 	return err
 }
 
-// ask puts entries to the store and gives what it answered, if that can be true.
-func (l *Limiter) ask(ctx context.Context, entries []Entry, store func(context.Context, []Entry) ([]Row, error)) ([]Row, error) {
-	rows, err := store(ctx, entries)
-	if err != nil && !errors.Is(err, ErrStore) {
-		err = fmt.Errorf("%w: %w", ErrStore, err)
-	}
+// ask puts entries to the store and gives what it answered, if that can be true. An error matches ErrStore, or the error of
+// ctx when the caller ended that.
+func (l *Limiter) ask(ctx context.Context, entries []Entry, store func(context.Context, []Entry) ([]Row, error)) (rows []Row, err error) {
+	err = l.call(ctx, func(ctx context.Context) (err error) {
+		rows, err = store(ctx, entries)
+		return err
+	})
 	return rows, err
 }
 
-// call makes a call to the store that isn't a decision.
+// call makes a call to the store. An error matches ErrStore, or the error of ctx when the caller ended that.
 func (l *Limiter) call(ctx context.Context, call func(context.Context) error) error {
-	if err := call(ctx); err != nil {
-		return fmt.Errorf("%w: %w", ErrStore, err)
+	err := call(ctx)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if gone := ended(ctx); gone != nil {
+		return gone
+	}
+	if errors.Is(err, ErrStore) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrStore, err)
 }
 
 func (l *Limiter) entries(charges []Charge) ([]Entry, error) {

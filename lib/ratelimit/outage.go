@@ -32,17 +32,17 @@ const (
 	probeInterval = time.Second
 )
 
-// maxLocalKeys bounds what an instance remembers of an outage. When that many subjects are there, others are refused.
-const maxLocalKeys = 10_000
-
 // ErrBreaker is the error, besides ErrStore, of calls that were not made, because those before them waited in vain.
 var ErrBreaker = errors.New("ratelimit: the store is given time to come back")
 
+// errDeadline is the cause of a call's context that ended by a deadline of ours, before the caller's ended.
+var errDeadline = errors.New("ratelimit: the store took too long")
+
 // guards has a guard for each deadline. A store that is too slow for one of them says nothing about calls that may wait longer.
 type guards struct {
-	now       func() time.Time
-	deadline  time.Duration // the longest
-	instances int64
+	now      func() time.Time
+	deadline time.Duration // the longest
+	local    *local        // shared by all guards of a Limiter
 
 	mu  sync.Mutex
 	all map[time.Duration]*guard
@@ -60,7 +60,7 @@ func (g *guards) of(entries []Entry) *guard {
 	defer g.mu.Unlock()
 	found := g.all[deadline]
 	if found == nil {
-		found = &guard{now: g.now, deadline: deadline, instances: g.instances}
+		found = &guard{now: g.now, deadline: deadline, local: g.local}
 		if g.all == nil {
 			g.all = map[time.Duration]*guard{}
 		}
@@ -69,40 +69,21 @@ func (g *guards) of(entries []Entry) *guard {
 	return found
 }
 
-// silent gives the guard that an error came through: that of decisions over these entries, or, of several stores, of the one that
-// failed.
-func (g *guards) silent(entries []Entry, err error) *guard {
-	if failed, found := errors.AsType[*failure](err); found {
-		return failed.guard
-	}
-	return g.of(entries)
-}
-
 // guarded is a store behind its guards.
 type guarded struct {
 	store  Store
 	guards *guards
 }
 
-// failure is an error of a store, with the guard that stood before it.
-type failure struct {
-	guard *guard
-	err   error
-}
-
-func (f *failure) Error() string { return f.err.Error() }
-func (f *failure) Unwrap() error { return f.err }
-
 func (g *guarded) ask(ctx context.Context, entries []Entry, call func(context.Context, []Entry) ([]Row, error)) (rows []Row, err error) {
-	guard := g.guards.of(entries)
-	err = guard.call(ctx, func(ctx context.Context) (err error) {
+	err = g.guards.of(entries).call(ctx, func(ctx context.Context) (err error) {
 		if rows, err = call(ctx, entries); err == nil {
 			err = checkRows(entries, rows)
 		}
 		return err
 	})
 	if err != nil {
-		return nil, &failure{guard, err}
+		return nil, err
 	}
 	return rows, nil
 }
@@ -135,41 +116,57 @@ func (g *guarded) Sweep(ctx context.Context, from int64, rows int) (swept Swept,
 	return swept, err
 }
 
-// guard stands between a Limiter and its store: it gives each call its time, and stops making calls that would only wait.
-// What an instance admits by itself meanwhile it counts in a store in memory. It has no goroutine: the calls themselves
-// notice that time has passed.
+// guard stands between a Limiter and its store: it bounds each call, and stops making calls that would only wait. It has no
+// goroutine: the calls themselves notice that time has passed.
 type guard struct {
-	now       func() time.Time
-	deadline  time.Duration
-	instances int64
+	now      func() time.Time
+	deadline time.Duration
+	local    *local
 
 	mu      sync.Mutex
 	waited  int       // calls in a row that took all of their time
 	probed  time.Time // when the last probe ended, or the breaker opened
 	probing bool
-	local   *MemoryStore // nil while the store answers
 }
 
-// call makes a call, which ends by the deadline, unless the breaker is open.
+// call makes a call, which ends by the deadline, unless the breaker is open or the caller's context has ended. A call that
+// fails under a context that the caller ended says nothing about the store.
 func (g *guard) call(ctx context.Context, call func(context.Context) error) error {
+	if err := ended(ctx); err != nil {
+		return err
+	}
 	probe, err := g.admit()
 	if err != nil {
 		return err
 	}
 	start := g.now()
-	bounded, cancel := context.WithTimeout(ctx, g.deadline)
+	bounded, cancel := context.WithTimeoutCause(ctx, g.deadline, errDeadline)
 	defer cancel()
 	err = errPanic // until it has returned
 	inVain, gone := false, false
 	defer func() { g.done(probe, err, inVain, gone) }()
 	err = call(bounded)
-	gone = ctx.Err() != nil
+	// Of two deadlines that end together the first counts: the store had all of its time, or the caller took some of it.
+	gone = ended(ctx) != nil && context.Cause(bounded) != errDeadline
 	// An error that took most of the time is a wait in vain, whatever it is called: a file that is locked, say.
 	inVain = g.now().Sub(start) >= g.deadline*3/4 || errors.Is(err, context.DeadlineExceeded)
 	return err
 }
 
 var errPanic = errors.New("ratelimit: the store panicked")
+
+// ended returns the error of a call whose caller's context has ended, nil while it has not. It matches the context's error.
+// A store may notice that a deadline has passed before the context does, so the time counts too.
+func ended(ctx context.Context) error {
+	err := ctx.Err()
+	if deadline, found := ctx.Deadline(); err == nil && found && !time.Now().Before(deadline) {
+		err = context.DeadlineExceeded
+	}
+	if err != nil {
+		return fmt.Errorf("ratelimit: the caller's context has ended: %w", err)
+	}
+	return nil
+}
 
 // admit says whether a call may be made, and whether it is the probe.
 func (g *guard) admit() (probe bool, err error) {
@@ -185,16 +182,22 @@ func (g *guard) admit() (probe bool, err error) {
 	return false, ErrBreaker
 }
 
-// done takes note of how a call ended. One that succeeds closes the breaker, whenever it was made, and ends the outage.
+// done takes note of how a call ended. One that succeeds closes the breaker, whenever it was made.
 func (g *guard) done(probe bool, err error, inVain, gone bool) {
+	if err == nil {
+		g.local.forget()
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if probe {
-		g.probing, g.probed = false, g.now()
+		g.probing = false
+		if !gone || err == nil { // a probe that its caller broke off is none: the next caller makes another
+			g.probed = g.now()
+		}
 	}
 	switch {
 	case err == nil:
-		g.waited, g.local = 0, nil
+		g.waited = 0
 	case gone: // the caller's time was over first, or its client went away: that says nothing about the store
 	case inVain:
 		if g.waited++; g.waited == breakAfter {
@@ -203,63 +206,6 @@ func (g *guard) done(probe bool, err error, inVain, gone bool) {
 	default:
 		g.waited = 0 // an error at once: nobody waits for it
 	}
-}
-
-// stand decides in place of the store, as the limits ask for; it says whether they admit.
-func (g *guard) stand(entries []Entry) bool {
-	local := make([]Entry, len(entries))
-	for i, entry := range entries {
-		policy := entry.Policy
-		share := int64(1)
-		switch policy.Failure {
-		case Refuse:
-			return false
-		case Open:
-			share = openSlack
-		}
-		// The share of each number, rounded up for Open and down for Strict, and one unit at the least.
-		part := func(n int64) int64 {
-			if policy.Failure == Open {
-				return max((n*share+g.instances-1)/g.instances, 1)
-			}
-			return max(n*share/g.instances, 1)
-		}
-		capacity := part(policy.Capacity())
-		policy.Limit = part(policy.Limit)
-		switch policy.Algorithm {
-		case TokenBucket:
-			policy.Burst = capacity
-		case LeakyBucket:
-			policy.Queue = capacity - 1
-		}
-		if entry.Cost > policy.Capacity() {
-			return false
-		}
-		local[i] = Entry{Key: entry.Key, Policy: policy, Cost: entry.Cost}
-	}
-	g.mu.Lock()
-	if g.local == nil {
-		g.local = NewMemoryStore(g.now)
-	}
-	store := g.local
-	g.mu.Unlock()
-	if !store.room(len(local), maxLocalKeys) {
-		return false
-	}
-	rows, err := store.Decide(context.Background(), local)
-	return err == nil && verdict(local, rows)
-}
-
-// outage is the decision of the limits by themselves: to admit, as far as they do, or else the store's error.
-func (g *guard) outage(entries []Entry, err error) (Decision, error) {
-	if !g.stand(entries) {
-		return Decision{}, err
-	}
-	decision := Decision{Allowed: true, Outage: err}
-	for _, entry := range entries {
-		decision.Limits = append(decision.Limits, LimitResult{Policy: entry.Policy, Allowed: true})
-	}
-	return decision, nil
 }
 
 // String gives the failure's name, for example "strict".

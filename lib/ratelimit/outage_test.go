@@ -19,15 +19,19 @@ type faulty struct {
 
 	mu     sync.Mutex
 	calls  int
-	silent bool  // takes the whole deadline
-	err    error // at once
-	after  bool  // fails after the decision was carried out
+	silent bool   // takes the whole deadline
+	err    error  // at once
+	after  bool   // fails after the decision was carried out
+	during func() // called in each call
 }
 
 func (f *faulty) fail() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls++
+	if f.during != nil {
+		f.during()
+	}
 	if f.silent {
 		f.clock.Add(2 * time.Second)
 		return context.DeadlineExceeded
@@ -123,7 +127,8 @@ func TestWithoutTheStoreEachLimitDoesWhatItsFailureSays(t *testing.T) {
 			if decision, err := limiter.Decide(t.Context(), policy.Charge("someone")); err != nil || decision.Outage != nil || decision.Limits[0].Remaining != policy.Capacity()-1 {
 				t.Errorf("when the store is back: %+v, %v", decision, err)
 			}
-			store.set(false, errRefused) // another outage begins anew
+			store.set(false, errRefused) // another outage begins anew, when what the first one admitted is over
+			store.clock.Add(2 * time.Minute)
 			if _, err := limiter.Decide(t.Context(), policy.Charge("someone")); (err == nil) != (c.failure != ratelimit.Refuse) {
 				t.Errorf("%v in the next outage: %v", c.failure, err)
 			}
@@ -254,17 +259,21 @@ func TestErrorsAtOnceLeaveTheBreakerClosed(t *testing.T) {
 	if store.count() != 100 {
 		t.Errorf("%d calls of 100", store.count())
 	}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
 	store.set(true, nil)
+	leave := func() { // while the store is silent
+		ctx, cancel := context.WithCancel(t.Context())
+		store.during = cancel
+		limiter.Decide(ctx, policy.Charge("a"))
+		store.during = nil
+	}
 	for range 5 {
-		limiter.Decide(gone, policy.Charge("a"))
+		leave()
 	}
 	if store.count() != 5 {
 		t.Errorf("%d calls of 5: callers who went away opened the breaker", store.count())
 	}
 	limiter.Decide(t.Context(), policy.Charge("a"))
-	limiter.Decide(gone, policy.Charge("a")) // nor did they make it forget
+	leave() // nor did they make it forget
 	limiter.Decide(t.Context(), policy.Charge("a"))
 	if _, err := limiter.Decide(t.Context(), policy.Charge("a")); !errors.Is(err, ratelimit.ErrBreaker) {
 		t.Errorf("two silences with a caller who went away between them: %v", err)
