@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/big"
 	"net/http"
 	"regexp"
@@ -220,7 +221,7 @@ func wholeNumber(text string) (int64, error) {
 func (a *App) told(decision ratelimit.Decision) serviceReply {
 	reply := serviceReply{
 		Allowed:           decision.Allowed,
-		RetryAfterSeconds: roundUp(decision.RetryAfter, time.Second),
+		RetryAfterSeconds: waitSeconds(decision.RetryAfter),
 		Reservation:       a.service.Seal(decision),
 		Limits:            []limitStatus{},
 		Degraded:          decision.Outage != nil,
@@ -231,10 +232,11 @@ func (a *App) told(decision ratelimit.Decision) serviceReply {
 			Allowed:           limit.Allowed,
 			Limit:             limit.Policy.Limit,
 			Remaining:         limit.Remaining,
-			ResetSeconds:      roundUp(limit.Reset, time.Second),
-			RetryAfterSeconds: roundUp(limit.RetryAfter, time.Second),
+			ResetSeconds:      waitSeconds(limit.Reset),
+			RetryAfterSeconds: waitSeconds(limit.RetryAfter),
 		}
-		if limit.Policy.Algorithm == ratelimit.LeakyBucket && limit.Reservation != (ratelimit.Reservation{}) {
+		charged := limit.Reservation != (ratelimit.Reservation{}) || limit.Allowed && reply.Degraded
+		if limit.Policy.Algorithm == ratelimit.LeakyBucket && charged {
 			millis := roundUp(limit.Delay, time.Millisecond)
 			status.DelayMillis = &millis
 		}
@@ -242,6 +244,9 @@ func (a *App) told(decision ratelimit.Decision) serviceReply {
 	}
 	return reply
 }
+
+// waitSeconds is a wait in whole seconds, 2³¹ − 1 at the most, which is what clients' timers hold.
+func waitSeconds(d time.Duration) int64 { return min(roundUp(d, time.Second), math.MaxInt32) }
 
 // roundUp makes waiting as long as told enough.
 func roundUp(d, unit time.Duration) int64 {
@@ -291,7 +296,7 @@ func (a *App) operate(call *web.Call, action ratelimit.Action, charge ratelimit.
 		Policy: charge.Policy.Name, Allowed: true, Limit: charge.Policy.Limit, Remaining: charge.Policy.Capacity(),
 	}
 	if action == ratelimit.Ban {
-		wait := roundUp(end.Sub(a.now()), time.Second)
+		wait := waitSeconds(end.Sub(a.now()))
 		status.Allowed, status.Remaining, status.ResetSeconds, status.RetryAfterSeconds = false, 0, wait, wait
 	}
 	return web.Reply{Body: serviceReply{

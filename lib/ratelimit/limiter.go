@@ -124,8 +124,8 @@ type Decision struct {
 	// that count every attempt and admit it themselves.
 	Allowed bool
 	// RetryAfter is 0 when allowed. Otherwise it is the time after which the same charges pass all limits, this
-	// decision's own charges included, if nobody else charges them: for example 37.2s. No wait is told as longer than
-	// a century.
+	// decision's own charges included, if nobody else charges them: for example 37.2s. No wait of a decision, nor of one of
+	// its limits, is told as longer than a century: MaxWindow.
 	RetryAfter time.Duration
 	// Limits has an entry for each charge, in order.
 	Limits []LimitResult
@@ -148,6 +148,9 @@ type LimitResult struct {
 	RetryAfter time.Duration
 	// Delay is how long what a LeakyBucket admitted has to wait for its turn. The caller waits.
 	Delay time.Duration
+	// BannedUntil is when an operator's ban of the subject ends, by the store's clock: the limit refuses until then, whatever is
+	// left. It is the zero time when there is no ban. It may lie later than RetryAfter tells.
+	BannedUntil time.Time
 	// Reservation names what this decision charged, for Limiter.GiveBack. It is the zero value when nothing was.
 	Reservation Reservation
 
@@ -453,7 +456,10 @@ func conclude(entries []Entry, rows []Row, allowed bool) Decision {
 			Policy:    entry.Policy,
 			Allowed:   decision.Allowed || row.Charged || now.fits,
 			Remaining: now.remaining,
-			Reset:     micros(now.resetMicros),
+			Reset:     told(now.resetMicros),
+		}
+		if state := row.State; state.Override == Banned && state.UntilMicros > row.NowMicros {
+			result.BannedUntil = time.UnixMicro(state.UntilMicros).UTC()
 		}
 		if row.Charged && !row.Uncounted {
 			result.Reservation = reserve(entry, row)
@@ -462,11 +468,11 @@ func conclude(entries []Entry, rows []Row, allowed bool) Decision {
 			}
 		}
 		if !result.Allowed {
-			result.RetryAfter = micros(now.retryMicros)
+			result.RetryAfter = told(now.retryMicros)
 			result.Reset = result.RetryAfter
 			blamed = true
 		}
-		result.wait, result.exempt = micros(now.retryMicros), micros(now.exempt)
+		result.wait, result.exempt = told(now.retryMicros), micros(now.exempt)
 		decision.Limits[i] = result
 	}
 	if !blamed {
@@ -575,4 +581,10 @@ func refundOf(entry Entry, row Row) Refund {
 	return refund
 }
 
-func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+// micros returns n microseconds; what a Duration can't hold is its longest.
+func micros(n int64) time.Duration {
+	return time.Duration(min(n, math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
+}
+
+// told returns a wait of n microseconds as a decision tells it: a century at the most, also where a ban lasts longer.
+func told(n int64) time.Duration { return min(micros(n), MaxWindow) }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/weirlimits/weir/lib/ratelimit"
+	"github.com/weirlimits/weir/lib/ratelimit/ratehttp"
 )
 
 // clientAddress says where a request came from, in the form that limits count by. The error is errNoAddress.
@@ -16,7 +17,11 @@ import (
 // nothing in the request can be believed: the next header is then not asked.
 func clientAddress(r *http.Request, platform bool) (string, error) {
 	if !platform {
-		return countedAddress(r.RemoteAddr)
+		address, err := ratehttp.RemoteAddr(r)
+		if err != nil {
+			return "", errNoAddress
+		}
+		return address, nil
 	}
 	for _, name := range []string{"X-Vercel-Forwarded-For", "X-Real-Ip"} {
 		values := r.Header.Values(name)

@@ -362,16 +362,20 @@ func (e *endpoint) reconsider(call *Call, operation Operation, charges []ratelim
 	return nil
 }
 
-// decide asks the limiter, unless there is nothing to charge.
+// decide asks the limiter, unless there is nothing to charge. A client that hangs up is counted like any other, so the decision
+// doesn't end with its connection.
 func (w *Web) decide(ctx context.Context, charges []ratelimit.Charge) (ratelimit.Decision, error) {
 	if len(charges) == 0 {
 		return ratelimit.Decision{Allowed: true}, nil
+	}
+	if w.cfg.RequestTime == 0 {
+		ctx = context.WithoutCancel(ctx)
 	}
 	return w.cfg.Limiter.Decide(ctx, charges...)
 }
 
 // shown is a decision as answers tell of it. Of several limits with one name it has the one that refuses longest, or else the
-// first: they are told of as one.
+// one with the fewest units left: they are told of as one.
 func (w *Web) shown(decision ratelimit.Decision) ratelimit.Decision {
 	var limits []ratelimit.LimitResult
 	for _, limit := range decision.Limits {
@@ -385,6 +389,8 @@ func (w *Web) shown(decision ratelimit.Decision) ratelimit.Decision {
 			limits = append(limits, limit)
 		case limit.RetryAfter > limits[same].RetryAfter:
 			limits[same] = limit
+		case limit.Allowed && limits[same].Allowed && limit.Remaining < limits[same].Remaining:
+			limits[same] = limit
 		}
 	}
 	decision.Limits = limits
@@ -397,6 +403,12 @@ func (e *endpoint) origin(call *Call, operation Operation) error {
 		return err
 	}
 	return operation.check(call)
+}
+
+// outOfTime is the problem of a request whose time was over before its answer was there.
+var outOfTime = &Problem{
+	Status: http.StatusServiceUnavailable,
+	Detail: "The service took too long to answer. Please try again in a few seconds.",
 }
 
 // isOutage says whether an error is that of a database which did not answer.
@@ -437,6 +449,11 @@ func (e *endpoint) problem(ctx context.Context, err error) *Problem {
 		log.ErrorContext(ctx, "panic", slog.String("type", crash.kind), slog.String("stack", crash.stack))
 	case errors.As(err, &told):
 		return told
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()): // the client has gone, and reads nothing
+		return outOfTime
+	case errors.Is(err, context.DeadlineExceeded):
+		log.WarnContext(ctx, "request took too long", slog.String("error", err.Error()))
+		return outOfTime
 	default:
 		log.ErrorContext(ctx, "request failed", slog.String("error", err.Error()))
 	}

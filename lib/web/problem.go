@@ -5,11 +5,16 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+
+	"github.com/weirlimits/weir/lib/ratelimit/ratehttp"
 )
 
 // unavailableSeconds is how long a client is asked to wait when the service can't answer: a restart or a failover of a
 // database takes a few seconds.
 const unavailableSeconds = 5
+
+// maxSeconds bounds each wait that an answer tells: the most that clients with timers of 32 bits can hold.
+const maxSeconds = 1<<31 - 1
 
 // Problem is an error that a client is told of, in the form of RFC 9457. An operation returns it, wrapped or not. What is
 // in it goes out as it stands, so it holds no text of a driver, path or token.
@@ -116,21 +121,22 @@ func problemAnswer(header http.Header, problem *Problem) answer {
 	}
 	switch full.Status {
 	case http.StatusTooManyRequests:
-		full.RetryAfterSeconds = max(full.RetryAfterSeconds, 1)
+		full.RetryAfterSeconds = min(max(full.RetryAfterSeconds, 1), maxSeconds)
 	case http.StatusServiceUnavailable:
 		if full.RetryAfterSeconds < 1 {
 			full.RetryAfterSeconds = unavailableSeconds
 		}
+		full.RetryAfterSeconds = min(full.RetryAfterSeconds, maxSeconds)
 	default:
 		full.RetryAfterSeconds = 0
 	}
+	ratehttp.ProblemFields(header)
 	if full.Challenge != "" {
 		header.Set("WWW-Authenticate", full.Challenge)
 	}
 	if full.RetryAfterSeconds > 0 {
 		header.Set("Retry-After", strconv.FormatInt(full.RetryAfterSeconds, 10))
 	}
-	header.Set("Content-Type", "application/problem+json")
 	body, err := encode(full)
 	if err != nil { // strings and numbers always encode
 		body = nil

@@ -3,6 +3,7 @@ package web
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/weirlimits/weir/lib/ratelimit"
@@ -48,9 +49,19 @@ func (w *Web) refusal(decision ratelimit.Decision) *Problem {
 	for _, policy := range refused.ViolatedPolicies {
 		if plan, found := w.cfg.Plans[policy]; found {
 			problem.Plan = plan
+			if banned(decision, policy) { // which is no plan's
+				break
+			}
 			problem.Detail += fmt.Sprintf(" This is the limit of the plan %q.", plan)
 			break
 		}
 	}
 	return problem
+}
+
+// banned reports whether an operator has banned the subject of a policy.
+func banned(decision ratelimit.Decision, policy string) bool {
+	return slices.ContainsFunc(decision.Limits, func(limit ratelimit.LimitResult) bool {
+		return limit.Policy.Name == policy && !limit.BannedUntil.IsZero()
+	})
 }

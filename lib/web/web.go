@@ -3,6 +3,7 @@
 package web
 
 import (
+	"cmp"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -20,8 +21,8 @@ import (
 // enough for a changed setting to show soon.
 const preflightSeconds = 600
 
-// bodyTime is how long a body may take to arrive: 400 KB at 320 kbit a second.
-const bodyTime = 10 * time.Second
+// transferTime is the default of Config.BodyTime and Config.AnswerTime.
+const transferTime = 10 * time.Second
 
 // knownMethods are the methods a log line may name. Others are text of the client's choosing.
 var knownMethods = []string{
@@ -39,8 +40,11 @@ type Config struct {
 	// port, compared whole. A wildcard matches nothing, because the answers carry cookies. Empty: no other site.
 	AllowedOrigins []string
 	// RequestTime bounds what is done for a request, from when its body is there; a client that goes away ends nothing.
-	// Zero: the request's own context does.
+	// Zero: the request's own context does, but for the decision, which a client that goes away never ends.
 	RequestTime time.Duration
+	// BodyTime bounds how long a body may take to arrive, AnswerTime how long a client may take to read an answer. Zero means 10
+	// seconds, which are 400 KB at 320 kbit a second. Behind the platform's bridge neither is needed.
+	BodyTime, AnswerTime time.Duration
 	// Log takes one line for each request, and one for what went wrong in it. Nil: no lines.
 	Log *slog.Logger
 	// Refused is told the policies that refused a request, before the answer is written, by any number of goroutines. It
@@ -67,6 +71,7 @@ func New(cfg Config) *Web {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	cfg.BodyTime, cfg.AnswerTime = cmp.Or(cfg.BodyTime, transferTime), cmp.Or(cfg.AnswerTime, transferTime)
 	origins := make(map[string]bool)
 	for _, origin := range cfg.AllowedOrigins {
 		origins[strings.ToLower(origin)] = true
@@ -166,27 +171,29 @@ func (e *endpoint) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	header := rw.Header()
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Content-Type-Options", "nosniff")
+	body := e.transfer(rw, r)
+	sent := r.WithContext(r.Context()) // net/http looks at its own request's body
+	sent.Body = body
 
 	var out answer
 	switch {
 	case r.Method != http.MethodOptions:
 		e.actual.HandlerFunc(rw, r) // sets fields only
-		// Where it is possible: behind the platform's bridge the body is there already.
-		controller := http.NewResponseController(rw)
-		_ = controller.SetReadDeadline(start.Add(bodyTime))
-		out = e.answer(header, r)
-		_ = controller.SetReadDeadline(time.Time{})
+		out = e.answer(header, sent)
 		if refused := e.web.cfg.Refused; refused != nil && len(out.violated) > 0 {
 			refused(out.violated)
 		}
+		body.answering(header, len(out.body))
 		rw.WriteHeader(out.status)
 	case r.Header.Get("Access-Control-Request-Method") != "":
 		out.status = http.StatusNoContent
 		header.Set("Allow", e.allow)
+		body.answering(header, 0)
 		e.preflight.HandlerFunc(rw, r) // writes the status
 	default:
 		out.status = http.StatusNoContent
 		header.Set("Allow", e.allow)
+		body.answering(header, 0)
 		e.actual.HandlerFunc(rw, r)
 		rw.WriteHeader(out.status)
 	}
@@ -194,6 +201,7 @@ func (e *endpoint) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		rw.Write(out.body) // an error means that the client has gone
 	}
 	e.logRequest(r, out, time.Since(start))
+	body.linger()
 }
 
 func (e *endpoint) logRequest(r *http.Request, out answer, took time.Duration) {

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/weirlimits/weir/lib/app"
 	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/ratelimit/ratehttp"
 )
 
 const usage = `usage: go run ./scripts/dev [-listen ADDRESS] [-db URL]
@@ -145,9 +145,7 @@ func handler(api func(route string) http.Handler, page http.Handler) http.Handle
 		mux.Handle("/api/"+route, api(route))
 	}
 	mux.HandleFunc("/api/", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/problem+json")
-		w.WriteHeader(http.StatusNotFound)
-		io.WriteString(w, `{"type":"about:blank","title":"Not Found","status":404,"detail":"There is no such function."}`)
+		(&ratehttp.Problem{Status: http.StatusNotFound, Detail: "There is no such function."}).Write(w)
 	})
 	mux.Handle("/", page)
 	return mux
@@ -178,16 +176,26 @@ func page(root string) (http.Handler, error) {
 	}), nil
 }
 
-func serve(ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger) error {
-	server := &http.Server{
+// timeouts bound a connection: its header, a request as a whole, an answer, and the time between two requests. The functions
+// bound bodies and answers more tightly by themselves.
+type timeouts struct{ header, request, answer, idle time.Duration }
+
+var serverTimeouts = timeouts{header: 5 * time.Second, request: 30 * time.Second, answer: 30 * time.Second, idle: time.Minute}
+
+func newServer(handler http.Handler, log *slog.Logger, bounds timeouts) *http.Server {
+	return &http.Server{
 		Handler:           handler,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       30 * time.Second,
-		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       time.Minute,
+		ReadHeaderTimeout: bounds.header,
+		ReadTimeout:       bounds.request,
+		WriteTimeout:      bounds.answer,
+		IdleTimeout:       bounds.idle,
 		MaxHeaderBytes:    32 << 10,
 	}
+}
+
+func serve(ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger) error {
+	server := newServer(handler, log, serverTimeouts)
 	stopped := make(chan error, 1)
 	go func() { stopped <- server.Serve(listener) }()
 	select {

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/weirlimits/weir/lib/ratelimit"
@@ -30,35 +28,51 @@ func Fields() []string {
 	return []string{fieldPolicy, fieldCurrent, fieldOldLimit, fieldOldRemaining, fieldOldReset}
 }
 
-// SetFields tells what a decision left, each field once. The older fields have room for one limit: the one with the fewest
-// units left, and of those that refuse and have equally few, the one that refuses longest. A private limit shows only in
-// the refusal that it caused. A decision without a limit to tell of sets nothing, and neither does one that was made without the
-// store: it has no figures. What is told as the quota is Policy.Limit,
-// the units in a window; a bucket that holds more than that may have more left.
+// SetFields tells what a decision left, each field once and each policy once: of several limits with one name, such as one
+// policy for two subjects, the tightest. The older fields have room for one limit: the one with the fewest units left, and of
+// those that refuse and have equally few, the one that refuses longest. A private limit shows only in the refusal that it
+// caused. A decision without a limit to tell of sets nothing, and neither does one that was made without the store: it has no
+// figures. What is told as the quota is Policy.Limit, the units in a window; a bucket that holds more than that may have more
+// left.
 func SetFields(header http.Header, decision ratelimit.Decision) {
-	var policies, current []string
-	var tightest *ratelimit.LimitResult
+	figuresOf(decision).set(header)
+}
+
+// figuresOf returns what the fields tell of a decision.
+func figuresOf(decision ratelimit.Decision) figures {
+	var out figures
 	if decision.Outage != nil {
-		return
+		return out
 	}
-	limits := told(decision)
-	for i := range limits {
-		limit := &limits[i]
-		name := limit.Policy.Name // needs no escaping: see ratelimit.Policy
-		policies = append(policies, fmt.Sprintf(policyFormat, name, limit.Policy.Limit, seconds(limit.Policy.Window)))
-		current = append(current, fmt.Sprintf(currentFormat, name, limit.Remaining, resetSeconds(limit)))
+	var limits []*ratelimit.LimitResult // one for each name
+	var tightest *ratelimit.LimitResult
+	all := told(decision)
+	for i := range all {
+		limit := &all[i]
+		same := slices.IndexFunc(limits, func(other *ratelimit.LimitResult) bool { return other.Policy.Name == limit.Policy.Name })
+		switch {
+		case same < 0:
+			limits = append(limits, limit)
+		case tighter(limit, limits[same]):
+			limits[same] = limit
+		}
 		if tightest == nil || tighter(limit, tightest) {
 			tightest = limit
 		}
 	}
-	if tightest == nil {
-		return
+	for _, limit := range limits {
+		name, reset := limit.Policy.Name, resetSeconds(limit) // the name needs no escaping: see ratelimit.Policy
+		window := max(roundUp(limit.Policy.Window, time.Second), 1)
+		out.policies = append(out.policies, figure{
+			name: name, known: true, remaining: limit.Remaining, reset: reset,
+			policy:  fmt.Sprintf(policyFormat, name, limit.Policy.Limit, window),
+			current: fmt.Sprintf(currentFormat, name, limit.Remaining, reset),
+		})
 	}
-	header.Set(fieldPolicy, strings.Join(policies, ", "))
-	header.Set(fieldCurrent, strings.Join(current, ", "))
-	header.Set(fieldOldLimit, strconv.FormatInt(tightest.Policy.Limit, 10))
-	header.Set(fieldOldRemaining, strconv.FormatInt(tightest.Remaining, 10))
-	header.Set(fieldOldReset, strconv.FormatInt(resetSeconds(tightest), 10))
+	if tightest != nil {
+		out.old = &oldFigures{tightest.Policy.Limit, tightest.Remaining, resetSeconds(tightest)}
+	}
+	return out
 }
 
 // told gives the limits of a decision that its answer may speak of. A private limit shows only in the refusal that it
@@ -102,9 +116,13 @@ func resetSeconds(limit *ratelimit.LimitResult) int64 {
 	return seconds(limit.Reset)
 }
 
-// seconds rounds up, so that waiting as long as told is enough, and gives 1 at least, so that nobody comes back at once.
+// maxSeconds bounds each wait that an answer tells: 68 years, the most that clients with timers of 32 bits can hold.
+const maxSeconds = 1<<31 - 1
+
+// seconds returns a wait in whole seconds, rounded up, so that waiting as long as told is enough: from 1, so that no client
+// comes back at once, to maxSeconds.
 func seconds(d time.Duration) int64 {
-	return max(roundUp(d, time.Second), 1)
+	return min(max(roundUp(d, time.Second), 1), maxSeconds)
 }
 
 // roundUp divides without the sum that could overflow.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/weirlimits/weir/lib/ratelimit"
@@ -26,8 +27,14 @@ type Charges func(*http.Request) ([]ratelimit.Charge, error)
 // answer, also the handler's own errors, carries the RateLimit fields of what was decided.
 //
 // A refused request is answered 429 with Retry-After; where the store doesn't answer, 503 with Retry-After; the handler
-// doesn't run then. A handler that a [ratelimit.LeakyBucket] admitted with a delay runs after that delay, unless its
-// client goes away first. It finds the decision by [Decided].
+// doesn't run then. A client that hangs up has been counted all the same. The handler finds the decision by [Decided].
+//
+// A handler that a [ratelimit.LeakyBucket] admitted with a delay runs after that delay. A request whose context ends before,
+// because its client went away or the server's BaseContext was cancelled, gives its place in the queue back, and its handler
+// doesn't run; what other limits charged stands.
+//
+// Answers have each RateLimit field once, also where the handler sets some of its own, as a reverse proxy does: the tightest
+// value of the older fields, and in the lists each policy once. Its fields that can't be read are dropped.
 //
 // Charges names what a request is charged; with no charge and no error it passes uncounted. An error that is a [Problem] is
 // answered so, and one that matches ratelimit.ErrSubject with 400; any other is answered 500 and logged. Nothing is charged
@@ -41,7 +48,7 @@ func Limit(limiter *ratelimit.Limiter, charges Charges, config Config) func(http
 		config.Log = slog.New(slog.DiscardHandler)
 	}
 	return func(next http.Handler) http.Handler {
-		return &limited{limiter, charges, config.Log, next}
+		return &limited{limiter, charges, config.Log, next, bodyTime}
 	}
 }
 
@@ -60,12 +67,13 @@ func PerAddress(policies ...ratelimit.Policy) Charges {
 	}
 }
 
-// RemoteAddr gives the address of the socket that a request came from, as limits count it: without the port, an IPv6 address
-// cut to its /64. No header is believed, because a client can write any. Behind a proxy that is the proxy's address, and one
-// counter for all: there, name the client by the header that the proxy sets itself. Where there is no address, as on a Unix
-// socket, the error is a Problem with status 503: a counter shared by all such requests would let one caller lock out the others.
+// RemoteAddr gives the address of the socket that a request came from, as limits count it: without the port and, of a
+// link-local address, the zone, an IPv6 address cut to its /64. No header is believed, because a client can write any. Behind a
+// proxy that is the proxy's address, and one counter for all: there, name the client by the header that the proxy sets itself.
+// Where there is no address, as on a Unix socket, the error is a Problem with status 503: a counter shared by all such requests
+// would let one caller lock out the others.
 func RemoteAddr(r *http.Request) (string, error) {
-	address, err := ratelimit.CanonicalAddress(r.RemoteAddr)
+	address, err := ratelimit.CanonicalAddress(withoutZone(r.RemoteAddr))
 	if err != nil {
 		return "", &Problem{
 			Status:            http.StatusServiceUnavailable,
@@ -74,6 +82,18 @@ func RemoteAddr(r *http.Request) (string, error) {
 		}
 	}
 	return address, nil
+}
+
+// withoutZone drops the zone of an address that a socket gave. The zone names an interface of this machine; text of any other
+// origin that has one is no address.
+func withoutZone(remote string) string {
+	if address, err := netip.ParseAddrPort(remote); err == nil {
+		return address.Addr().WithZone("").String()
+	}
+	if address, err := netip.ParseAddr(remote); err == nil {
+		return address.WithZone("").String()
+	}
+	return remote
 }
 
 // decided is the key of the decision in a request's context.
@@ -87,10 +107,11 @@ func Decided(ctx context.Context) ratelimit.Decision {
 }
 
 type limited struct {
-	limiter *ratelimit.Limiter
-	charges Charges
-	log     *slog.Logger
-	next    http.Handler
+	limiter  *ratelimit.Limiter
+	charges  Charges
+	log      *slog.Logger
+	next     http.Handler
+	bodyTime time.Duration
 }
 
 func (l *limited) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -98,31 +119,60 @@ func (l *limited) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if own.Outage != nil {
 		l.log.WarnContext(r.Context(), "rate limits: store did not answer, admitted without it", slog.String("error", own.Outage.Error()))
 	}
+	var told figures
 	if len(own.Limits) > 0 {
 		decision := join(Decided(r.Context()), own)
-		SetFields(w.Header(), decision)
+		told = figuresOf(decision)
+		told.merge(w.Header())
 		r = r.WithContext(context.WithValue(r.Context(), decided{}, decision))
 		if err == nil && !own.Allowed {
 			err = Refusal(decision)
 		}
 	}
 	if err == nil {
-		err = wait(r.Context(), own)
+		err = l.wait(r.Context(), own)
 	}
 	if err != nil {
+		boundBody(w, r, l.bodyTime)
 		l.problem(r.Context(), err).Write(w)
 		return
 	}
+	if len(told.policies) == 0 {
+		l.next.ServeHTTP(w, r)
+		return
+	}
+	w, returned := mergeFields(w, told)
 	l.next.ServeHTTP(w, r)
+	returned()
 }
 
-// decide charges a request. Besides an error it may give a decision, of the charges that could be read.
+// bodyTime is how long the rest of a body may take that no handler reads.
+const bodyTime = 10 * time.Second
+
+// boundBody gives the rest of a request's body a deadline: net/http reads it before an answer that it wasn't read for goes
+// out, and would wait for ever for a client that stalls, unless its server has a ReadTimeout.
+func boundBody(w http.ResponseWriter, r *http.Request, limit time.Duration) {
+	if r.Body != nil && r.Body != http.NoBody {
+		// An error means that there is no connection to wait for.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(limit))
+	}
+}
+
+// decide charges a request. Besides an error it may give a decision, of the charges that could be read. A client that hangs up
+// is counted like any other, so nothing here ends with its connection: Charges keeps a deadline that an outer handler set, and
+// the limiter has its own.
 func (l *limited) decide(r *http.Request) (ratelimit.Decision, error) {
-	charges, err := l.charges(r)
+	detached := context.WithoutCancel(r.Context())
+	ctx, cancel := detached, func() {}
+	if deadline, found := r.Context().Deadline(); found {
+		ctx, cancel = context.WithDeadline(ctx, deadline)
+	}
+	charges, err := l.charges(r.WithContext(ctx))
+	cancel()
 	if err != nil || len(charges) == 0 {
 		return ratelimit.Decision{Allowed: true}, err
 	}
-	decision, err := l.limiter.Decide(r.Context(), charges...)
+	decision, err := l.limiter.Decide(detached, charges...)
 	if !errors.Is(err, ratelimit.ErrSubject) {
 		return decision, err
 	}
@@ -135,7 +185,7 @@ func (l *limited) decide(r *http.Request) (ratelimit.Decision, error) {
 	if len(readable) == 0 {
 		return ratelimit.Decision{}, err
 	}
-	decision, second := l.limiter.Decide(r.Context(), readable...)
+	decision, second := l.limiter.Decide(detached, readable...)
 	if second != nil || !decision.Allowed {
 		return decision, second
 	}
@@ -153,11 +203,16 @@ func join(outer, inner ratelimit.Decision) ratelimit.Decision {
 	return both
 }
 
-// wait lets a request wait for its turn in the queues that admitted it.
-func wait(ctx context.Context, decision ratelimit.Decision) error {
+// wait lets a request wait for its turn in the queues that admitted it. One that ends before gives its places back; what else
+// it was charged stands.
+func (l *limited) wait(ctx context.Context, decision ratelimit.Decision) error {
 	var delay time.Duration
+	var places []ratelimit.Reservation
 	for _, limit := range decision.Limits {
 		delay = max(delay, limit.Delay)
+		if limit.Policy.Algorithm == ratelimit.LeakyBucket {
+			places = append(places, limit.Reservation)
+		}
 	}
 	if delay == 0 {
 		return nil
@@ -168,6 +223,8 @@ func wait(ctx context.Context, decision ratelimit.Decision) error {
 	case <-turn.C:
 		return nil
 	case <-ctx.Done():
+		// GiveBack doesn't end with ctx. Should it fail, the places are free when their turn is over.
+		_ = l.limiter.GiveBack(ctx, places...)
 		return errGone
 	}
 }
@@ -192,6 +249,8 @@ func (l *limited) problem(ctx context.Context, err error) *Problem {
 			Detail:            "The service cannot reach its database at the moment. Please try again in a few seconds.",
 			RetryAfterSeconds: unavailableSeconds,
 		}
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()): // Charges met the end of the request: there is nothing to mend
+		return errGone
 	case errors.Is(err, ratelimit.ErrSubject):
 		return &Problem{
 			Status: http.StatusBadRequest,

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weirlimits/weir/lib/ratelimit"
@@ -26,7 +28,7 @@ type Problem struct {
 
 	ViolatedPolicies []string `json:"violated-policies,omitempty"` // names of the limits that refused
 	Limit            int64    `json:"limit,omitzero"`              // units in the window of the one that refuses longest
-	// RetryAfterSeconds becomes the field Retry-After too; 0 tells nothing.
+	// RetryAfterSeconds becomes the field Retry-After too, 2³¹ − 1 at the most; 0 tells nothing.
 	RetryAfterSeconds int64 `json:"retryAfterSeconds,omitzero"`
 }
 
@@ -35,9 +37,11 @@ func (p *Problem) Error() string {
 	return fmt.Sprintf("ratehttp: problem %d: %s", p.Status, p.Detail)
 }
 
-// Write answers with the problem. The RateLimit fields that are set stay.
+// Write answers with the problem. Of the fields that are set already, those that describe another representation go, as
+// ProblemFields says; the others stay, such as the RateLimit fields and those of CORS.
 func (p *Problem) Write(w http.ResponseWriter) {
 	full := *p
+	full.RetryAfterSeconds = min(full.RetryAfterSeconds, maxSeconds)
 	if full.Status < 400 || full.Status > 599 { // no error; and net/http panics on some
 		full.Status = http.StatusInternalServerError
 	}
@@ -52,10 +56,7 @@ func (p *Problem) Write(w http.ResponseWriter) {
 		body = nil
 	}
 	header := w.Header()
-	header.Set("Content-Type", "application/problem+json")
-	header.Set("Cache-Control", "no-store")
-	header.Set("X-Content-Type-Options", "nosniff")
-	header.Del("Content-Length")
+	ProblemFields(header)
 	if full.RetryAfterSeconds > 0 {
 		header.Set("Retry-After", strconv.FormatInt(full.RetryAfterSeconds, 10))
 	}
@@ -63,8 +64,47 @@ func (p *Problem) Write(w http.ResponseWriter) {
 	w.Write(body) // an error means that the client has gone
 }
 
-// Refusal is the 429 of a decision that is not allowed. It names the limits that refused and no other, no private one
-// beside one that everybody knows of; the sentence is about the one that refuses longest.
+// ProblemFields prepares the header of an answer whose body is a problem document. It removes the fields of the representation
+// that the problem replaces, and Retry-After; sets Content-Type; and has no cache keep the answer, also none that follows a
+// field of its own (RFC 9213) rather than Cache-Control.
+func ProblemFields(header http.Header) {
+	for name := range header {
+		if replaced(name) {
+			delete(header, name)
+		}
+	}
+	header.Set("Content-Type", "application/problem+json")
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+}
+
+// replacedFields describe a representation, or one cache's copy of it, besides those whose names begin with "Content-": its
+// validators and dates (RFC 9110, sections 8.8 and 10.2; RFC 9111, section 5; RFC 7089), digests (RFC 9530, RFC 3230),
+// ranges, links (RFC 8288), trailers, where else to find it, and what proxies make of an answer in its place.
+var replacedFields = map[string]bool{
+	"accept-ranges": true, "age": true, "delta-base": true, "digest": true, "etag": true, "expires": true, "im": true,
+	"last-modified": true, "link": true, "location": true, "memento-datetime": true, "refresh": true, "repr-digest": true,
+	"retry-after": true, "sourcemap": true, "trailer": true,
+	"edge-control": true, "surrogate-control": true, // of caches, older than RFC 9213
+	"x-accel-expires": true, "x-accel-redirect": true, "x-sendfile": true, "x-sourcemap": true,
+}
+
+// replaced reports whether a field must not be inherited by a problem. The names of targeted cache fields end in
+// "-Cache-Control".
+func replaced(name string) bool {
+	name = strings.ToLower(name)
+	switch {
+	case strings.HasPrefix(name, "content-"):
+		return !strings.HasPrefix(name, "content-security-policy")
+	case strings.HasPrefix(name, strings.ToLower(http.TrailerPrefix)):
+		return true
+	}
+	return replacedFields[name] || strings.HasSuffix(name, "-cache-control")
+}
+
+// Refusal is the 429 of a decision that is not allowed. It names the limits that refused, each once, and no other, no private
+// one beside one that everybody knows of. The sentence is about the one that refuses longest, or else about the ban that ends
+// last.
 func Refusal(decision ratelimit.Decision) *Problem {
 	problem := &Problem{
 		Type:              quotaExceeded,
@@ -76,15 +116,23 @@ func Refusal(decision ratelimit.Decision) *Problem {
 		if limit.Allowed {
 			continue
 		}
-		problem.ViolatedPolicies = append(problem.ViolatedPolicies, limit.Policy.Name)
-		if limit.RetryAfter > longest.RetryAfter {
+		if !slices.Contains(problem.ViolatedPolicies, limit.Policy.Name) {
+			problem.ViolatedPolicies = append(problem.ViolatedPolicies, limit.Policy.Name)
+		}
+		if later := limit.BannedUntil.Compare(longest.BannedUntil); later > 0 || later == 0 && limit.RetryAfter > longest.RetryAfter {
 			longest = limit
 		}
 	}
 	problem.Limit = longest.Policy.Limit
+	wait := roughly(time.Duration(problem.RetryAfterSeconds) * time.Second)
+	if until := longest.BannedUntil; !until.IsZero() {
+		until = until.Add(time.Second - 1).Truncate(time.Second) // never told as earlier than it is
+		problem.Detail = fmt.Sprintf("These requests are blocked until %s by the operator of this service, whatever the limit %q allows. "+
+			"Please try again in %s.", until.UTC().Format(time.RFC3339), longest.Policy.Name, wait)
+		return problem
+	}
 	problem.Detail = fmt.Sprintf("Too many requests. The limit %q allows %d in %s. Please try again in %s.",
-		longest.Policy.Name, longest.Policy.Limit, exactly(longest.Policy.Window),
-		roughly(time.Duration(problem.RetryAfterSeconds)*time.Second))
+		longest.Policy.Name, longest.Policy.Limit, exactly(longest.Policy.Window), wait)
 	return problem
 }
 

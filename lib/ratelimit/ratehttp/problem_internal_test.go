@@ -16,7 +16,7 @@ func TestSecondsAreRoundedUpAndNeverLessThanOne(t *testing.T) { // cases A04, A0
 	}{
 		{-time.Hour, 1}, {0, 1}, {1, 1}, {200 * time.Millisecond, 1}, {time.Second, 1}, {time.Second + 1, 2},
 		{37*time.Second + 200*time.Millisecond, 38}, {time.Minute, 60},
-		{math.MaxInt64, math.MaxInt64/int64(time.Second) + 1},
+		{math.MaxInt64, 1<<31 - 1}, {ratelimit.MaxWindow, 1<<31 - 1}, {(1<<31 - 2) * time.Second, 1<<31 - 2},
 	}
 	for _, test := range tests {
 		if got := seconds(test.wait); got != test.want {
