@@ -1,9 +1,12 @@
 package ratehttp
 
 import (
+	"bufio"
 	"cmp"
+	"encoding/base64"
 	"io"
 	"math"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -219,7 +222,7 @@ func cutMember(text string) (m member, rest string, ok bool) {
 	return m, rest, true
 }
 
-// cutBare reads a bare item: a string, token, number, date, Boolean or byte sequence.
+// cutBare reads a bare item (RFC 9651, section 4.2.3.1): a string, token, number, date, Boolean or byte sequence.
 func cutBare(text string) (value, rest string, ok bool) {
 	end := 0
 	while := func(in func(byte) bool) {
@@ -255,6 +258,9 @@ func cutBare(text string) (value, rest string, ok bool) {
 		if end == len(text) {
 			return "", "", false
 		}
+		if _, err := base64.StdEncoding.DecodeString(text[1:end]); err != nil {
+			return "", "", false
+		}
 		end++
 	case text[0] == '?':
 		if len(text) < 2 || text[1] != '0' && text[1] != '1' {
@@ -262,12 +268,25 @@ func cutBare(text string) (value, rest string, ok bool) {
 		}
 		end = 2
 	default:
-		if text[0] == '@' || text[0] == '-' {
+		date := text[0] == '@'
+		if date {
 			end = 1
 		}
+		if strings.HasPrefix(text[end:], "-") {
+			end++
+		}
 		begin := end
-		while(func(c byte) bool { return digit(c) || c == '.' && end > begin })
-		if end == begin || end-begin > 16 || text[end-1] == '.' || strings.Count(text[begin:end], ".") > 1 {
+		while(digit)
+		whole := end - begin
+		if !date && whole > 0 && strings.HasPrefix(text[end:], ".") {
+			end++
+			begin = end
+			while(digit)
+			if parts := end - begin; whole > 12 || parts < 1 || parts > 3 {
+				return "", "", false
+			}
+		}
+		if whole < 1 || whole > 15 {
 			return "", "", false
 		}
 	}
@@ -288,44 +307,79 @@ func tokenBegins(c byte) bool { return lower(c) || 'A' <= c && c <= 'Z' || c == 
 // merging is a ResponseWriter that merges the fields of an answer just before its header goes out.
 type merging struct {
 	http.ResponseWriter
-	told  figures
-	final bool // the header is out, or merged for the last time
+	told     figures
+	final    bool // the header is out, or merged for the last time
+	hijacked bool
 }
 
 // mergeFields returns a ResponseWriter for the handler, and what to call when that has returned. It has the optional methods
 // that w has; others find w by Unwrap.
 func mergeFields(w http.ResponseWriter, told figures) (_ http.ResponseWriter, returned func()) {
 	m := &merging{ResponseWriter: w, told: told}
-	if _, flushes := w.(http.Flusher); !flushes {
-		return m, m.merge
+	_, flushes := w.(http.Flusher)
+	pusher, pushes := w.(http.Pusher)
+	switch hijacks := canHijack(w); {
+	case flushes && hijacks:
+		return struct {
+			flushable
+			hijackable
+		}{flushable{m}, hijackable{m}}, m.merge
+	case flushes && pushes:
+		return struct {
+			flushable
+			http.Pusher
+		}{flushable{m}, pusher}, m.merge
+	case flushes:
+		return flushable{m}, m.merge
+	case hijacks:
+		return struct {
+			*merging
+			hijackable
+		}{m, hijackable{m}}, m.merge
 	}
-	if hijacker, hijacks := w.(http.Hijacker); hijacks {
-		return hijackable{flushable{m}, hijacker}, m.merge
+	return m, m.merge
+}
+
+// canHijack reports whether http.ResponseController finds a way to take the connection over.
+func canHijack(w http.ResponseWriter) bool {
+	for {
+		if _, found := w.(http.Hijacker); found {
+			return true
+		}
+		inner, wraps := w.(interface{ Unwrap() http.ResponseWriter })
+		if !wraps {
+			return false
+		}
+		w = inner.Unwrap()
 	}
-	if pusher, pushes := w.(http.Pusher); pushes {
-		return pushable{flushable{m}, pusher}, m.merge
-	}
-	return flushable{m}, m.merge
 }
 
 type flushable struct{ *merging }
 
 func (f flushable) Flush() { f.FlushError() }
 
-type hijackable struct {
-	flushable
-	http.Hijacker
+type hijackable struct{ writer *merging }
+
+func (h hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, both, err := http.NewResponseController(h.writer.ResponseWriter).Hijack()
+	h.writer.hijacked = err == nil
+	return conn, both, err
 }
 
-type pushable struct {
-	flushable
-	http.Pusher
+// Header merges the fields once the connection has been taken over: a reverse proxy adds those of the other service to the header
+// then, and writes the answer to an upgrade itself from what Header returns the next time.
+func (m *merging) Header() http.Header {
+	header := m.ResponseWriter.Header()
+	if m.hijacked {
+		m.told.merge(header)
+	}
+	return header
 }
 
 func (m *merging) merge() {
 	if !m.final {
 		m.final = true
-		m.told.merge(m.Header())
+		m.told.merge(m.ResponseWriter.Header())
 	}
 }
 
