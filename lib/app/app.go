@@ -50,6 +50,8 @@ type Config struct {
 	HashMemoryKiB uint32
 	// Wait replaces waiting for a turn, for tests. It returns an error when ctx ends before.
 	Wait func(ctx context.Context, d time.Duration) error
+	// BodyTime is what web.Config takes, for tests.
+	BodyTime time.Duration
 	// Log takes the log lines. Nil means none.
 	Log *slog.Logger
 	// Shards are the databases that counters are spread over, and NextShards the list that is to come: see
@@ -158,6 +160,7 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 		Log:            config.Log,
 		Version:        Version,
 		RequestTime:    requestTime,
+		BodyTime:       config.BodyTime,
 		ShownAs:        shownAs(),
 		Plans:          plans(),
 		Refused:        a.refused,

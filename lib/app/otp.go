@@ -76,15 +76,21 @@ func (a *App) sendCode(call *web.Call, in codeRequest) (web.Reply, error) {
 		log.InfoContext(ctx, "SMS not sent: its phone has enough of them")
 		return sent, nil
 	}
+	asked := false // the gateway
 	if err = a.wait(ctx, outbound.Delay); err == nil {
 		err = a.otp.Send(ctx, phone)
+		asked = !errors.Is(err, otp.ErrStore)
 	} else {
 		err = fmt.Errorf("%w: its turn did not come in time: %w", sms.ErrNotSent, err)
 	}
 	if err != nil && !errors.Is(err, sms.ErrUnknown) {
-		// The phone got nothing. The gateway's unit stays: it may have been asked. Also when ctx has ended: each call has a
-		// deadline by itself.
-		kept := a.limiter.GiveBack(context.WithoutCancel(ctx), toPhone.Reservation)
+		// The phone got nothing. Unless the gateway was asked, its place in the queue is free too. GiveBack doesn't end with ctx:
+		// it has a deadline by itself.
+		places := []ratelimit.Reservation{toPhone.Reservation}
+		if !asked {
+			places = append(places, outbound.Reservation)
+		}
+		kept := a.limiter.GiveBack(ctx, places...)
 		if kept != nil && !errors.Is(err, otp.ErrStore) { // or else the log tells of the same outage twice
 			log.WarnContext(ctx, "an SMS that was not sent stays counted", slog.String("error", kept.Error()))
 		}

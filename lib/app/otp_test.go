@@ -492,6 +492,16 @@ func TestARequestThatCannotWaitSendsNothing(t *testing.T) {
 	if w.used("otp-send-phone") != 0 || w.sent(somePhone) != 0 || !strings.Contains(got.body, "Nothing was sent") {
 		t.Errorf("%d units, %d SMS: %s", w.used("otp-send-phone"), w.sent(somePhone), got.body)
 	}
+	// Issue 10, point 4: nor does it keep a place in the queue, which has five.
+	for i := range 20 {
+		if got := w.sendCode(address(10+i), somePhone); !strings.Contains(got.body, "Nothing was sent. Please try again in a minute.") {
+			t.Fatalf("request %d finds the queue full: %s", i, got.body)
+		}
+	}
+	w.waits.err = nil
+	for i := range 3 {
+		expect(t, w.sendCode(address(50+i), somePhone), http.StatusAccepted)
+	}
 }
 
 // Without the table of codes nobody came to look at a guess, and nothing is sent.
@@ -502,7 +512,7 @@ func TestWithoutTheCodesNothingIsSentAndNoGuessCounts(t *testing.T) {
 	}
 	expect(t, w.sendCode(address(1), somePhone), http.StatusServiceUnavailable)
 	expect(t, w.tryCode(address(1), somePhone, "000000"), http.StatusServiceUnavailable)
-	if n := w.used("otp-send-phone") + w.used("otp-attempts") + w.sent(somePhone); n != 0 {
+	if n := w.used("otp-send-phone") + w.used("otp-attempts") + w.used("sms-outbound") + w.sent(somePhone); n != 0 {
 		t.Errorf("%d units and messages are left", n)
 	}
 }

@@ -52,6 +52,10 @@ func TestTheClientAddressIsBelievedOnlyFromWhereItCannotBeForged(t *testing.T) {
 		{"a port after brackets is dropped", platform, "", []string{vercel, "[2001:db8::1]:443"}, "2001:db8::"},
 		// Case A37.
 		{"a socket without a port is an address", elsewhere, "203.0.113.10", nil, "203.0.113.10"},
+		// Issue 10, point 12: the socket's zone is dropped, and no other.
+		{"a link-local client off the platform", elsewhere, "[fe80::1%eth0]:4000", nil, "fe80::"},
+		{"a link-local client whose socket has no port", elsewhere, "fe80::1%eth0", nil, "fe80::"},
+		{"a zone in brackets is no address", platform, "", []string{vercel, "[fe80::1%eth0]:4000"}, ""},
 		// Case A38.
 		{"no socket is no address", elsewhere, "", nil, ""},
 		{"a socket without an address is no address", elsewhere, "@", nil, ""},
