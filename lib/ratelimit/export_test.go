@@ -13,5 +13,6 @@ func (m *MemoryStore) Held() (keys, refunds, audits int) {
 	defer m.mu.Unlock()
 	return m.keys.len(), m.refunds.len(), len(m.audits)
 }
+
 // LocalKeys returns how many keys a limiter remembers of outages.
 func LocalKeys(l *Limiter) int { return int(l.local.kept.Load()) }

@@ -443,6 +443,56 @@ func BenchmarkDecide(b *testing.B) {
 	})
 }
 
+// BenchmarkDecideBesideUsedUnits decides over all five algorithms at once, a log among them, where so many units of the other
+// limits are used. The figures of one database should be alike.
+func BenchmarkDecideBesideUsedUnits(b *testing.B) {
+	for _, kind := range []struct {
+		name string
+		open func(testing.TB) *database.DB
+	}{{"file", databases.File}, {"turso", databases.Turso}, {"libsql", databases.LibSQL}} {
+		b.Run(kind.name, func(b *testing.B) {
+			db := kind.open(b)
+			limiter, err := ratelimit.New(open(db, sqlstore.Config{SweepEvery: -1}), storetest.Secret, ratelimit.Config{Deadline: patience})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for _, used := range []int64{0, 1_000, 1_000_000, storetest.MaxUsed} {
+				b.Run(fmt.Sprintf("used=%d", used), func(b *testing.B) {
+					charges, _ := storetest.BesideUsed(fmt.Sprint(used))
+					for i := range charges {
+						charges[i].Policy.Window = 5 * 24 * time.Hour // so that what is used stays
+						if charges[i].Cost = min(used, charges[i].Policy.Limit-1); used > 0 && charges[i].Policy.Algorithm != ratelimit.SlidingLog {
+							if _, err := limiter.Decide(b.Context(), charges[i]); err != nil {
+								b.Fatal(err)
+							}
+						}
+						charges[i].Cost = 1
+					}
+					admitted, asked := 0, 0
+					for b.Loop() {
+						asked++
+						for i := range charges {
+							if charges[i].Policy.Algorithm == ratelimit.SlidingLog {
+								charges[i].Subject = fmt.Sprint(asked) // or it would be full after 1,000
+							}
+						}
+						decision, err := limiter.Decide(b.Context(), charges...)
+						if err != nil {
+							b.Fatal(err)
+						}
+						if decision.Allowed {
+							admitted++
+						}
+					}
+					if admitted != asked {
+						b.Fatalf("%d of %d admitted: the benchmark measures refusals", admitted, asked)
+					}
+				})
+			}
+		})
+	}
+}
+
 // cases A21, A22: what has expired goes in passing, and what could still refuse stays.
 func TestDecisionsSweepInPassing(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db *database.DB) {

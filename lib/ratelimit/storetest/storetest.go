@@ -741,7 +741,7 @@ func usedUnitsCostNothing(t *testing.T, s *suite) {
 }
 
 // MaxUsed is the most units that BesideUsed's limits have used in the suite and in benchmarks.
-const MaxUsed = 999_999_000
+const MaxUsed = 999_000_000
 
 // BesideUsed makes a charge of one unit for each algorithm, and says how many units each limit admits. All limits but the log's
 // admit more than MaxUsed.
