@@ -39,8 +39,8 @@
 //
 // # Costs and peeks
 //
-// Policy.Charge asks for one unit, Policy.ChargeN for several, at most Policy.Capacity. A cost of 0 is never refused, charges
-// nothing and says what is left, in a decision with others. Limiter.Peek says what a whole decision would, and writes
+// Policy.Charge asks for one unit, Policy.ChargeN for several, at most Policy.Capacity. A cost of 0 charges nothing and says
+// what is left, in a decision with others; only a ban refuses it. Limiter.Peek says what a whole decision would, and writes
 // nothing: what it says may be over by the time it is heard, so nothing should be decided by it.
 //
 // # Reservations: checked before trying, counted on failure
@@ -48,7 +48,8 @@
 // A limit on failures has to be charged before the outcome is known, or parallel attempts outrun it. So the attempt is
 // charged first, and given back when it turns out not to count: LimitResult.Reservation names the charge, and
 // Limiter.GiveBack returns it once, and only what still stands of it. After a window's edge or a refill that may be
-// nothing. Others' charges are never touched. The same serves work whose cost is known only afterwards. Limiter.Seal and
+// nothing. Others' charges are never touched. In a [LeakyBucket] a place that is given back before its turn is free for the
+// next charge, and all others keep their turns. The same serves work whose cost is known only afterwards. Limiter.Seal and
 // Limiter.Open carry reservations to another process, or through a client that can't forge them.
 //
 // # Time
@@ -94,6 +95,8 @@
 // # Operators
 //
 // Limiter.Operate resets a subject's counter, bans the subject until a time or exempts it until then, and leaves an audit row.
+// A ban refuses every cost. An exemption admits every charge, at once, and counts those that fit, so that after it the subject
+// waits no longer than one who has just used up the limit.
 //
 // # Errors
 //

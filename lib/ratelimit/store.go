@@ -52,7 +52,7 @@ type Action string
 const (
 	Reset Action = "reset" // forget what was charged, and end a ban or an exemption
 	Ban   Action = "ban"   // refuse until a time
-	Allow Action = "allow" // admit until a time, whatever is left; charges still count
+	Allow Action = "allow" // admit until a time, whatever is left; what fits still counts
 )
 
 // Operation is an operator's change of one key.
