@@ -51,9 +51,13 @@ type Config struct {
 	Deadline time.Duration
 }
 
-// DB is a pool of guarded connections: no call on it outlives the deadline or ends in a panic, and a call that may have
+// DB is a pool of guarded connections: no call on it outlives the deadline or ends in a panic. A call that the database was
+// too busy for, so that nothing of it was carried out, is made again once within the deadline; any other call that may have
 // reached the database is never repeated. A deadline passed is context.DeadlineExceeded by errors.Is. A connection that
-// failed once is not used again, so a text that opened a transaction and failed leaves none open.
+// failed is not used again, so a text that opened a transaction and failed leaves none open.
+//
+// At a server, a DB has at most hrana.MaxOpen calls open at once, those of HTTP included. The wait for a place is part of a
+// call.
 //
 // Interactive transactions are refused (ErrTransaction). The wait for a free connection is not a call: it is bounded by
 // the caller's context only. A DB is safe for concurrent use.
@@ -128,10 +132,11 @@ func openRemote(u *url.URL, token string, deadline time.Duration) (*DB, error) {
 	if err != nil {
 		return nil, urlError("is refused by the driver") // the driver's own text may hold the URL
 	}
-	db := sql.OpenDB(&guard{inner: inner, deadline: deadline, token: token, remote: true})
+	client := hrana.New(u.String(), token)
+	db := sql.OpenDB(&guard{inner: inner, deadline: deadline, token: token, remote: true, gate: &client.Gate})
 	db.SetMaxIdleConns(remoteIdleConns)
 	db.SetConnMaxIdleTime(remoteIdleTime)
-	return &DB{DB: db, HTTP: hrana.New(u.String(), token)}, nil
+	return &DB{DB: db, HTTP: client}, nil
 }
 
 // Validate reports what is wrong with the configuration without opening anything. The error names TURSO_DATABASE_URL or

@@ -12,6 +12,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/tursodatabase/libsql-client-go/sqliteparserutils"
+
+	"github.com/weirlimits/weir/lib/hrana"
 )
 
 var (
@@ -37,11 +41,15 @@ const busyPause = 2 * time.Millisecond
 // answers that it does not expect. A call to it runs in its own goroutine, so that it returns in time even if the driver
 // ignores its context. The embedded file's driver honours the context, and is called directly: a switch between
 // goroutines would be a large part of a call that takes some 20 µs.
+//
+// A call that failed because the database was busy is made again, once, after a short pause: see conn.again.
 type guard struct {
 	inner    driver.Connector
 	deadline time.Duration
 	token    string // taken out of every error text
 	remote   bool
+	gate     *hrana.Gate                // bounds the calls that are open at a server; nil for a file
+	pause    func(context.Context) bool // before a call is made again; nil means hrana.Pause
 }
 
 // innerConn is what a driver must offer to be guarded. Both drivers do.
@@ -76,10 +84,16 @@ func (g *guard) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 }
 
-// isBusy recognises SQLITE_BUSY, which is 5 with or without an extension in the upper bits.
+// isBusy recognises SQLITE_BUSY and SQLITE_LOCKED, which are 5 and 6 with or without an extension in the upper bits.
 func isBusy(err error) bool {
 	var coded interface{ Code() int }
-	return errors.As(err, &coded) && coded.Code()&0xff == 5
+	return errors.As(err, &coded) && (coded.Code()&0xff == 5 || coded.Code()&0xff == 6)
+}
+
+// serverBusy recognises the same in an error of libsql-client-go, which drops the code. What it says of an HTTP status other
+// than 200 begins otherwise and is not recognised: see hrana.ServerError.Busy.
+func serverBusy(err error) bool {
+	return hrana.BusyMessage(strings.TrimPrefix(err.Error(), "failed to execute SQL:\n"))
 }
 
 func (g *guard) connect(ctx context.Context) (innerConn, error) {
@@ -105,15 +119,15 @@ type conn struct {
 }
 
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	return once(ctx, c, func(ctx context.Context) (driver.Result, error) { return c.inner.ExecContext(ctx, query, args) })
+	return once(ctx, c, query, func(ctx context.Context) (driver.Result, error) { return c.inner.ExecContext(ctx, query, args) })
 }
 
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	return c.query(ctx, func(ctx context.Context) (driver.Rows, error) { return c.inner.QueryContext(ctx, query, args) })
+	return c.query(ctx, query, func(ctx context.Context) (driver.Rows, error) { return c.inner.QueryContext(ctx, query, args) })
 }
 
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	inner, err := once(ctx, c, func(ctx context.Context) (driver.Stmt, error) { return c.inner.PrepareContext(ctx, query) })
+	inner, err := once(ctx, c, query, func(ctx context.Context) (driver.Stmt, error) { return c.inner.PrepareContext(ctx, query) })
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +135,7 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	if !ok {
 		return nil, fmt.Errorf("database: driver statement %T lacks context methods", inner)
 	}
-	return &stmt{conn: c, inner: ready}, nil
+	return &stmt{conn: c, query: query, inner: ready, of: c.inner}, nil
 }
 
 func (c *conn) Prepare(query string) (driver.Stmt, error) {
@@ -172,8 +186,8 @@ func (c *conn) closeInner() error {
 	return c.clean(err)
 }
 
-func (c *conn) query(ctx context.Context, f func(context.Context) (driver.Rows, error)) (driver.Rows, error) {
-	inner, ctx, end, err := call(ctx, c, f)
+func (c *conn) query(ctx context.Context, query string, f func(context.Context) (driver.Rows, error)) (driver.Rows, error) {
+	inner, ctx, end, err := call(ctx, c, query, f)
 	if err != nil {
 		end()
 		return nil, err
@@ -186,27 +200,36 @@ func (c *conn) query(ctx context.Context, f func(context.Context) (driver.Rows, 
 }
 
 // once is call for a result that needs no context once it is there.
-func once[T any](ctx context.Context, c *conn, f func(context.Context) (T, error)) (T, error) {
-	v, _, end, err := call(ctx, c, f)
+func once[T any](ctx context.Context, c *conn, query string, f func(context.Context) (T, error)) (T, error) {
+	v, _, end, err := call(ctx, c, query, f)
 	end()
 	return v, err
 }
 
-// call runs f under the deadline, with a context that it returns and that lasts until end is called.
-func call[T any](ctx context.Context, c *conn, f func(context.Context) (T, error)) (v T, _ context.Context, end context.CancelFunc, err error) {
+// call runs f, which carries out query, under the deadline, with a context that it returns and that lasts until end is called.
+func call[T any](ctx context.Context, c *conn, query string, f func(context.Context) (T, error)) (v T, _ context.Context, end context.CancelFunc, err error) {
 	type outcome struct {
 		v   T
 		err error
 	}
 	ctx, end = context.WithTimeout(ctx, c.deadline)
 	if !c.remote {
+		begun := time.Now()
 		v, err = safely(func() (T, error) { return f(ctx) })
+		if err != nil && isBusy(err) && time.Since(begun) < c.deadline/2 && c.again(ctx, query) {
+			v, err = safely(func() (T, error) { return f(ctx) })
+		}
 		return v, ctx, end, c.fail(ctx, err)
 	}
 
-	w := &wire{stop: end}
-	done := make(chan outcome, 1)
-	go func() {
+	if err := c.gate.Enter(ctx); err != nil {
+		return v, ctx, end, c.fail(ctx, err)
+	}
+	var newest atomic.Pointer[wire]
+	newest.Store(&wire{})
+	attempt := func() (T, error) {
+		w := &wire{stop: end}
+		newest.Store(w)
 		v, err := safely(func() (T, error) { return f(w.watch(ctx)) })
 		if errors.Is(err, driver.ErrBadConn) && !w.sent.Load() {
 			// The driver knew that its stream is gone and sent nothing. database/sql would try another connection, but
@@ -215,6 +238,20 @@ func call[T any](ctx context.Context, c *conn, f func(context.Context) (T, error
 				v, err = safely(func() (T, error) { return f(w.watch(ctx)) })
 			}
 		}
+		return v, err
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		v, err := attempt()
+		if err != nil && serverBusy(err) {
+			c.gate.Leave(true) // during the pause its place is for others
+			if !c.again(ctx, query) || c.gate.Enter(ctx) != nil {
+				done <- outcome{v, err}
+				return
+			}
+			v, err = attempt()
+		}
+		c.gate.Leave(err != nil && (serverBusy(err) || errors.Is(ctx.Err(), context.DeadlineExceeded)))
 		done <- outcome{v, err}
 	}()
 	select {
@@ -229,6 +266,7 @@ func call[T any](ctx context.Context, c *conn, f func(context.Context) (T, error
 			c.closeInner()
 		}()
 	}
+	w := newest.Load()
 	if w.redirected.Load() {
 		err = fmt.Errorf("%w: the server answered with a redirect", ErrNonsense)
 	}
@@ -238,6 +276,72 @@ func call[T any](ctx context.Context, c *conn, f func(context.Context) (T, error
 		return v, ctx, end, driver.ErrBadConn
 	}
 	return v, ctx, end, c.fail(ctx, err)
+}
+
+// again pauses after the database was too busy for query, and reports whether to carry query out again: whether the error
+// proves that nothing of it was carried out. It does for a single statement, which is carried out as a whole or not at all,
+// and for a text that is one transaction from BEGIN to COMMIT. That text gets a new connection, because its transaction may
+// still be open on the old one.
+func (c *conn) again(ctx context.Context, query string) bool {
+	statements := split(query)
+	if len(statements) > 1 && !isTransaction(statements) {
+		return false
+	}
+	pause := c.pause
+	if pause == nil {
+		pause = hrana.Pause
+	}
+	if !pause(ctx) {
+		return false
+	}
+	if len(statements) > 1 {
+		inner, err := c.connect(ctx)
+		if err != nil {
+			return false
+		}
+		c.closeInner() // an error says that the connection is gone already
+		c.inner = inner
+	}
+	return true
+}
+
+// split splits a text into its statements.
+func split(text string) (statements []string) {
+	iterator := sqliteparserutils.CreateStatementIterator(text)
+	for {
+		statement, _, end := iterator.Next()
+		if statement != "" {
+			statements = append(statements, statement)
+		}
+		if end {
+			return statements
+		}
+	}
+}
+
+// isTransaction reports whether several statements are one transaction: the first begins it, the last commits it, and none
+// between them ends it.
+func isTransaction(statements []string) bool {
+	for i, statement := range statements {
+		word, _, _ := strings.Cut(strings.ToUpper(strings.Join(strings.Fields(statement), " ")), " ")
+		switch word {
+		case "BEGIN":
+			if i > 0 {
+				return false
+			}
+		case "COMMIT", "END":
+			if i < len(statements)-1 {
+				return false
+			}
+		case "ROLLBACK", "SAVEPOINT", "RELEASE":
+			return false
+		default:
+			if i == 0 || i == len(statements)-1 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // safely turns a panic of f into an error.
@@ -329,15 +433,27 @@ type innerStmt interface {
 
 type stmt struct {
 	conn  *conn
+	query string
 	inner innerStmt
+	of    innerConn // that inner was prepared on; the conn may have another one since
 }
 
 func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
-	return once(ctx, s.conn, func(ctx context.Context) (driver.Result, error) { return s.inner.ExecContext(ctx, args) })
+	return once(ctx, s.conn, s.query, func(ctx context.Context) (driver.Result, error) {
+		if s.of != s.conn.inner {
+			return s.conn.inner.ExecContext(ctx, s.query, args)
+		}
+		return s.inner.ExecContext(ctx, args)
+	})
 }
 
 func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	return s.conn.query(ctx, func(ctx context.Context) (driver.Rows, error) { return s.inner.QueryContext(ctx, args) })
+	return s.conn.query(ctx, s.query, func(ctx context.Context) (driver.Rows, error) {
+		if s.of != s.conn.inner {
+			return s.conn.inner.QueryContext(ctx, s.query, args)
+		}
+		return s.inner.QueryContext(ctx, args)
+	})
 }
 
 // Exec and Query are part of driver.Stmt; database/sql calls the methods with a context instead.

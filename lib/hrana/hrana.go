@@ -14,6 +14,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -77,16 +78,28 @@ func NewText(sql string) *Text {
 type Statement struct {
 	Text *Text
 	Args []any
+
+	// ReadOnly says that the statement changes nothing. It is asked again behind one that is asked again, so that it reads
+	// what that one wrote.
+	ReadOnly bool
+
+	// BestEffort says that the statement may fail: it is never asked again.
+	BestEffort bool
 }
 
-// Client sends statements to one server. It may be used by many goroutines. Requests are never repeated, and redirects never
-// followed. No error holds the token or the server's address.
+// Client sends statements to one server. It may be used by many goroutines. It never follows a redirect, and asks nothing
+// again but statements of which the server says that it didn't carry them out. No error holds the token or the server's
+// address.
 type Client struct {
+	// Gate bounds the requests that are open at once. Those that others send to the same server may take places too.
+	Gate Gate
+
 	url    string
 	bearer string
 	client *http.Client
 	used   atomic.Int64 // when the newest request was made, in nanoseconds since 1970
 	open   atomic.Bool  // the server knows no closing of streams: it has none
+	pause  func(context.Context) bool
 }
 
 // New makes a Client of the server at a base URL, libsql://, https:// or http://, with a token, which may be empty. What is no
@@ -105,6 +118,7 @@ func New(base, token string) *Client {
 			Transport:     transport,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
+		pause: Pause,
 	}
 	if token != "" {
 		c.bearer = "Bearer " + token
@@ -124,7 +138,44 @@ type Result struct {
 // Query sends the statements in one request. The server carries them out in order, each as a transaction of its own, also
 // when one before it failed. An error is that of the whole: a *ServerError, ErrNonsense, or that of the network, which
 // matches context.DeadlineExceeded when ctx ended first. Then it is unknown what was carried out.
+//
+// Statements that the server was too busy for are asked again, once, in a second request after a short pause, as long as ctx
+// lasts. Those that were carried out are not, unless they only read. After any other failure nothing is asked again.
 func (c *Client) Query(ctx context.Context, statements ...Statement) ([]Result, error) {
+	results, err := c.send(ctx, statements)
+	if err != nil {
+		return nil, err
+	}
+	var again []int
+	var left []Statement
+	busy := false
+	for i, statement := range statements {
+		if told := results[i].Err; told != nil && told.Busy() && !statement.BestEffort {
+			busy = true
+		} else if !busy || !statement.ReadOnly {
+			continue
+		}
+		again, left = append(again, i), append(left, statement)
+	}
+	if !busy || !c.pause(ctx) {
+		return results, nil
+	}
+	second, err := c.send(ctx, left)
+	if err != nil {
+		return nil, err
+	}
+	for i, result := range second {
+		results[again[i]] = result
+	}
+	return results, nil
+}
+
+// send sends the statements in one request, when there is a place for it.
+func (c *Client) send(ctx context.Context, statements []Statement) (results []Result, err error) {
+	if ctx.Err() != nil || c.Gate.Enter(ctx) != nil {
+		return nil, fmt.Errorf("hrana: nothing was sent in time: %w", ctx.Err())
+	}
+	defer func() { c.Gate.Leave(strained(results, err)) }()
 	if now := time.Now().UnixNano(); now-c.used.Swap(now) > int64(idleTime) {
 		c.client.CloseIdleConnections()
 	}
@@ -139,13 +190,22 @@ func (c *Client) Query(ctx context.Context, statements ...Statement) ([]Result, 
 	if err != nil {
 		return nil, c.scrub(err)
 	}
-	results, err := decode(reply, len(statements), closing)
+	results, err = decode(reply, len(statements), closing)
 	for i := range results {
 		if told := results[i].Err; told != nil && c.leaks(told) {
 			results[i].Err = &ServerError{Status: told.Status}
+			if !c.leaks(&ServerError{Status: told.Status, Code: told.Code}) {
+				results[i].Err.Code = told.Code
+			}
 		}
 	}
 	return results, c.scrub(err)
+}
+
+// strained reports whether an answer, or the want of one, shows that the server has too much to do.
+func strained(results []Result, err error) bool {
+	busy := func(result Result) bool { return result.Err != nil && result.Err.Busy() }
+	return errors.Is(err, context.DeadlineExceeded) || slices.ContainsFunc(results, busy)
 }
 
 // scrub keeps the token out of an error, should a server have sent it back.

@@ -173,11 +173,11 @@ func TestARefusalKeepsItsCodeAndTellsNothingElse(t *testing.T) {
 		}
 	}
 	client, _ := answering(t, func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, `{"results":[{"type":"error","error":{"message":"database is locked","code":"SQLITE_BUSY"}},`+
+		fmt.Fprint(w, `{"results":[{"type":"error","error":{"message":"no such table: t","code":"SQLITE_ERROR"}},`+
 			`{"type":"error","error":{"message":"it was `+token+`","code":null}},{"type":"ok","response":{"type":"close"}}]}`)
 	})
 	results, err := client.Query(t.Context(), statement("SELECT 1"), statement("SELECT 2"))
-	if err != nil || results[0].Err.Code != "SQLITE_BUSY" || results[0].Err.Message != "database is locked" || results[1].Err == nil {
+	if err != nil || results[0].Err.Code != "SQLITE_ERROR" || results[0].Err.Message != "no such table: t" || results[1].Err == nil {
 		t.Fatalf("got %v, %v", results, err)
 	}
 	if text := fmt.Sprint(results); strings.Contains(text, token) {

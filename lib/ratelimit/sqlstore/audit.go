@@ -123,7 +123,7 @@ WHERE id IN (SELECT id FROM rate_limit_audit ORDER BY id LIMIT ?)
 // As of sweep, for the same reasons.
 var (
 	sweepAuditText      = newText(sweepAudit + "\nRETURNING id")
-	sweepAuditInPassing = newText(sweepAudit + "\n  AND changes() > 0")
+	sweepAuditInPassing = newBestEffort(sweepAudit + "\n  AND changes() > 0")
 )
 
 func (s *Store) sweepAuditArgs(rows int) []any {

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"strings"
 	"sync"
 
 	"github.com/weirlimits/weir/lib/hrana"
@@ -10,11 +11,22 @@ import (
 
 // text is an SQL statement, in the form of either kind of database.
 type text struct {
-	sql    string
-	remote *hrana.Text
+	sql        string
+	remote     *hrana.Text
+	reads      bool // it changes nothing
+	bestEffort bool // it may fail
 }
 
-func newText(sql string) *text { return &text{sql, hrana.NewText(sql)} }
+func newText(sql string) *text {
+	return &text{sql: sql, remote: hrana.NewText(sql), reads: strings.HasPrefix(strings.TrimSpace(sql), "SELECT")}
+}
+
+// newBestEffort makes the text of a statement that may fail, and that a busy server is not asked for again.
+func newBestEffort(sql string) *text {
+	t := newText(sql)
+	t.bestEffort = true
+	return t
+}
 
 // call is a statement with its arguments.
 type call struct {
@@ -44,7 +56,9 @@ func (s server) together() bool { return true }
 func (s server) run(ctx context.Context, calls ...call) ([]outcome, error) {
 	statements := make([]hrana.Statement, len(calls))
 	for i, call := range calls {
-		statements[i] = hrana.Statement{Text: call.text.remote, Args: call.args}
+		statements[i] = hrana.Statement{
+			Text: call.text.remote, Args: call.args, ReadOnly: call.text.reads, BestEffort: call.text.bestEffort,
+		}
 	}
 	results, err := s.client.Query(ctx, statements...)
 	if err != nil {

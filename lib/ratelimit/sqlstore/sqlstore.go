@@ -99,7 +99,7 @@ var (
 	// The rows are counted as they are returned: the Turso server says of every DELETE that it affected none.
 	sweepText = newText(sweep + "\nRETURNING key")
 	// Behind a decision in the same request: one that wrote nothing sweeps nothing.
-	sweepInPassing = newText(sweep + "\n  AND changes() > 0")
+	sweepInPassing = newBestEffort(sweep + "\n  AND changes() > 0")
 	// Where a sweep of so many rows ends.
 	lastOf = newText(`
 SELECT coalesce(max(key), 0), count(*) FROM (SELECT key FROM rate_limits WHERE key >= ? ORDER BY key LIMIT ?)`)

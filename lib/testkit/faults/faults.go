@@ -147,6 +147,31 @@ type Proxy struct {
 	hits     func(request string) bool
 	failed   int // requests that a fault hit
 	followed int // requests with statements that came to where the redirect leads
+	refusal  Refusal
+	refuses  func(sql string) bool
+	refused  int // statements that were refused
+	rows     Rows
+}
+
+// Rows are what a server says that statements have read and written. The Turso engine's says nothing of rows read, and always
+// none written.
+type Rows struct{ Read, Written int64 }
+
+// Refusal is what a database says in place of carrying out a statement, as its result.
+type Refusal struct{ Message, Code string }
+
+// Busy gives what databases say to a statement that others are in the way of, or that may not begin.
+func Busy() []Refusal {
+	return []Refusal{
+		{"SQLite error: database is locked", "SQLITE_BUSY"},
+		{"SQLite error: database is locked", "SQLITE_BUSY_SNAPSHOT"},
+		{"database is locked", "SQLITE_BUSY_TIMEOUT"},
+		{"SQLite error: database table is locked", "SQLITE_LOCKED"},
+		{"database table is locked: rate_limits", "SQLITE_LOCKED_SHAREDCACHE"},
+		{"Server cannot handle additional transactions", "TRANSACTION_BUSY"},
+		{"Operation was blocked: not now", "BLOCKED"},
+		{"database is busy", ""},
+	}
 }
 
 // Start starts a proxy in front of the server at a URL, and stops it when the test ends.
@@ -186,6 +211,28 @@ func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fault, p.hits = nil, nil
+}
+
+// Refuse has the server refuse statements from now on: those whose SQL hits returns true for. It carries out the others, also
+// those of the same request; in a batch, those whose conditions hold. A nil hits ends it.
+func (p *Proxy) Refuse(refusal Refusal, hits func(sql string) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refusal, p.refuses = refusal, hits
+}
+
+// Refused is how many statements were refused.
+func (p *Proxy) Refused() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refused
+}
+
+// Rows gives the rows of all that the server has carried out so far, as it counts them.
+func (p *Proxy) Rows() Rows {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rows
 }
 
 // Failed is how many requests faults have hit.
@@ -290,18 +337,142 @@ func (f *Fault) results(request []byte) []byte {
 
 // pass carries a request to the server. It goes on when the client has gone, as it would without a proxy.
 func (p *Proxy) pass(r *http.Request, body []byte) (status int, reply []byte, err error) {
+	body, refused := p.spoil(body)
 	request, err := http.NewRequest(r.Method, p.backend+r.URL.Path, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
 	}
 	request.Header = r.Header.Clone()
+	// The transport asks for gzip by itself then, and unpacks it, so that replies can be read and changed here.
+	request.Header.Del("Accept-Encoding")
 	response, err := http.DefaultTransport.RoundTrip(request)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer response.Body.Close()
-	reply, err = io.ReadAll(response.Body)
-	return response.StatusCode, reply, err
+	if reply, err = io.ReadAll(response.Body); err != nil {
+		return 0, nil, err
+	}
+	p.count(reply)
+	return response.StatusCode, refused.in(reply), nil
+}
+
+// noSuchFunction is put in the place of a statement that is refused: no database carries it out.
+const noSuchFunction = "SELECT no_such_function_of_any_database()"
+
+// spoilt says which statements of a pipeline were spoilt: by request, and by step of its batch, -1 for none.
+type spoilt struct {
+	refusal Refusal
+	at      map[[2]int]bool
+}
+
+// spoil puts noSuchFunction in the place of the statements that are refused, so that the server itself goes on from there.
+func (p *Proxy) spoil(body []byte) ([]byte, spoilt) {
+	p.mu.Lock()
+	refusal, refuses := p.refusal, p.refuses
+	p.mu.Unlock()
+	var pipeline map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.UseNumber()
+	if refuses == nil || decoder.Decode(&pipeline) != nil {
+		return body, spoilt{}
+	}
+	what := spoilt{refusal, map[[2]int]bool{}}
+	refuse := func(statement any, request, step int) {
+		if stmt, ok := statement.(map[string]any); ok {
+			if sql, ok := stmt["sql"].(string); ok && refuses(sql) {
+				stmt["sql"], stmt["args"] = noSuchFunction, []any{}
+				what.at[[2]int{request, step}] = true
+			}
+		}
+	}
+	requests, _ := pipeline["requests"].([]any)
+	for i, r := range requests {
+		r, _ := r.(map[string]any)
+		refuse(r["stmt"], i, -1)
+		batch, _ := r["batch"].(map[string]any)
+		steps, _ := batch["steps"].([]any)
+		for j, step := range steps {
+			if step, ok := step.(map[string]any); ok {
+				refuse(step["stmt"], i, j)
+			}
+		}
+	}
+	if len(what.at) == 0 {
+		return body, spoilt{}
+	}
+	p.mu.Lock()
+	p.refused += len(what.at)
+	p.mu.Unlock()
+	changed, err := json.Marshal(pipeline)
+	if err != nil {
+		return body, spoilt{}
+	}
+	return changed, what
+}
+
+// in puts the refusal in the place of what the server says of the statements that were spoilt.
+func (s spoilt) in(reply []byte) []byte {
+	var answer map[string]any
+	if len(s.at) == 0 || json.Unmarshal(reply, &answer) != nil {
+		return reply
+	}
+	told := map[string]any{"message": s.refusal.Message, "code": s.refusal.Code}
+	if s.refusal.Code == "" {
+		delete(told, "code")
+	}
+	results, _ := answer["results"].([]any)
+	for i := range results {
+		result, _ := results[i].(map[string]any)
+		if s.at[[2]int{i, -1}] {
+			results[i] = map[string]any{"type": "error", "error": told}
+		}
+		response, _ := result["response"].(map[string]any)
+		batch, _ := response["result"].(map[string]any)
+		failed, _ := batch["step_errors"].([]any)
+		for j := range failed {
+			if s.at[[2]int{i, j}] && failed[j] != nil {
+				failed[j] = told
+			}
+		}
+	}
+	changed, err := json.Marshal(answer)
+	if err != nil {
+		return reply
+	}
+	return changed
+}
+
+// count adds what a reply says of rows.
+func (p *Proxy) count(reply []byte) {
+	type counts struct {
+		Read    int64 `json:"rows_read"`
+		Written int64 `json:"rows_written"`
+	}
+	var answer struct {
+		Results []struct {
+			Response struct {
+				Result struct {
+					counts
+					Steps []*counts `json:"step_results"`
+				}
+			}
+		}
+	}
+	if json.Unmarshal(reply, &answer) != nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, result := range answer.Results {
+		all := append(result.Response.Result.Steps, &result.Response.Result.counts)
+		for _, one := range all {
+			if one != nil {
+				p.rows.Read += one.Read
+				p.rows.Written += one.Written
+			}
+		}
+	}
 }
 
 func send(w http.ResponseWriter, status int, kind string, body []byte) {
@@ -316,6 +487,22 @@ func OfLimiter(request string) bool { return strings.Contains(request, "rate_lim
 // OfApplication says whether a request has statements about anything else.
 func OfApplication(request string) bool {
 	return !OfLimiter(request) && (strings.Contains(request, `"sql"`) || strings.Contains(request, `"stmt"`))
+}
+
+// FirstOfEach gives what hits each text the first time that it comes, of those that hits returns true for; nil: of all.
+func FirstOfEach(hits func(text string) bool) func(text string) bool {
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	return func(text string) bool {
+		if hits != nil && !hits(text) {
+			return false
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		again := seen[text]
+		seen[text] = true
+		return !again
+	}
 }
 
 // AfterDecision gives what hits every request after the first one of the limiter.
