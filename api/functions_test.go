@@ -136,8 +136,10 @@ func number(t *testing.T, db *sql.DB, query string) (n int) {
 // Rows B1, B3; cases A01, A02: the functions as they are deployed, each request in an instance of its own.
 func TestTwentyBuiltFunctionsAtALimitOfTenAdmitTen(t *testing.T) {
 	vercel.Require(t)
-	turso.Require(t)
-	server := turso.Start(t)
+	turso.Each(t, twentyBuiltFunctions)
+}
+
+func twentyBuiltFunctions(t *testing.T, server *turso.Server) {
 	db := migrated(t, server.URL)
 	var instances []*lambda.Process
 	for range 20 {
@@ -325,8 +327,10 @@ func TestAMissingSettingIsSaidInTheLogAndAnsweredWith503(t *testing.T) {
 // Cases D11, D12: the whole way of a person through the built functions.
 func TestAPersonSignsUpAndInOnTheBuiltFunctions(t *testing.T) {
 	vercel.Require(t)
-	turso.Require(t)
-	server := turso.Start(t)
+	turso.Each(t, aPersonSignsUpAndIn)
+}
+
+func aPersonSignsUpAndIn(t *testing.T, server *turso.Server) {
 	db := migrated(t, server.URL)
 	filler, err := app.New(db, app.Settings{Platform: true, Secret: []byte(secret)}, app.Config{})
 	if err != nil {
@@ -376,8 +380,10 @@ func TestAPersonSignsUpAndInOnTheBuiltFunctions(t *testing.T) {
 // Rows E11, E1; case D11: a service in another language asks the built function, with a policy of each algorithm.
 func TestAServiceAsksTheBuiltFunction(t *testing.T) {
 	vercel.Require(t)
-	turso.Require(t)
-	server := turso.Start(t)
+	turso.Each(t, aServiceAsks)
+}
+
+func aServiceAsks(t *testing.T, server *turso.Server) {
 	migrated(t, server.URL)
 	const token, timer = "the-token-of-other-services-in-tests", "the-secret-of-the-timer"
 	environment := append(platform(server.URL), "LIMITS_API_TOKEN="+token, "CRON_SECRET="+timer, `RATE_LIMIT_POLICIES=[

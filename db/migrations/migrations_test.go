@@ -206,9 +206,10 @@ func stored(t *testing.T, db *database.DB) (names []string) {
 var engines = map[string]func(t *testing.T) string{
 	"embedded file": func(t *testing.T) string { return "file:" + filepath.Join(t.TempDir(), "weir.db") },
 	"Turso server":  func(t *testing.T) string { return turso.Start(t).URL },
+	"libSQL server": func(t *testing.T) string { return turso.StartLibSQL(t).URL },
 }
 
-// Case C05: all of a file runs, and all of it goes back, on both engines.
+// Case C05: all of a file runs, and all of it goes back, on every engine.
 func TestUpMakesEveryTableIndexAndTriggerAndDownLeavesNone(t *testing.T) {
 	want := created(t)
 	if len(want) < 5 {

@@ -162,6 +162,7 @@ func TestEveryFaultOfTheStoreIsAnsweredAsTheTableSays(t *testing.T) {
 	for name, start := range map[string]func(*testing.T) string{
 		"sqlite": func(t *testing.T) string { return hrana.Start(t, hrana.Config{}).URL },
 		"turso":  func(t *testing.T) string { return turso.Start(t).URL },
+		"libsql": func(t *testing.T) string { return turso.StartLibSQL(t).URL },
 	} {
 		for _, failure := range []string{"refuse", "strict", "open"} {
 			t.Run(name+" "+failure, func(t *testing.T) {
@@ -340,7 +341,7 @@ var hardenedOperations = []operation{
 // request is normal.
 func TestHardenedSignInMeetsEveryFaultOfTheStore(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) { meetHardened(t, hrana.Start(t, hrana.Config{}).URL) })
-	t.Run("turso", func(t *testing.T) { meetHardened(t, turso.Start(t).URL) })
+	turso.Each(t, func(t *testing.T, server *turso.Server) { meetHardened(t, server.URL) })
 }
 
 func meetHardened(t *testing.T, server string) {

@@ -44,11 +44,12 @@ func admin(t *testing.T, env map[string]string, input string, args ...string) (c
 	return code, out.String(), problems.String()
 }
 
-// Row F2: with the database's settings alone, on the embedded file and on the real Turso server.
+// Row F2: with the database's settings alone, on the embedded file and on the real servers.
 func TestTheFirstAdminIsMadeByACommand(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T, root string) string{
 		"embedded file": func(_ *testing.T, root string) string { return app.LocalDatabaseURL(root) },
 		"Turso server":  func(t *testing.T, _ string) string { return turso.Start(t).URL },
+		"libSQL server": func(t *testing.T, _ string) string { return turso.StartLibSQL(t).URL },
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := repo.Project(t)
@@ -112,6 +113,7 @@ func TestACompromisedAccountIsResetByACommand(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T, root string) string{
 		"embedded file": func(_ *testing.T, root string) string { return app.LocalDatabaseURL(root) },
 		"Turso server":  func(t *testing.T, _ string) string { return turso.Start(t).URL },
+		"libSQL server": func(t *testing.T, _ string) string { return turso.StartLibSQL(t).URL },
 	} {
 		t.Run(name, func(t *testing.T) {
 			url := open(t, repo.Project(t))

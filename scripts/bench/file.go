@@ -17,6 +17,7 @@ import (
 	"github.com/weirlimits/weir/lib/ratelimit"
 	"github.com/weirlimits/weir/lib/ratelimit/sqlstore"
 	"github.com/weirlimits/weir/lib/testkit/databases"
+	"github.com/weirlimits/weir/lib/testkit/faults"
 	"github.com/weirlimits/weir/lib/testkit/turso"
 )
 
@@ -243,29 +244,46 @@ func (b *bench) million(s *scope) ([]row, error) {
 	return []row{versus(fmt.Sprintf("one limit among %d live keys, against %d", many, subjects), 1.3, contenders, figures)}, nil
 }
 
-// refusal counts the rows that refusals write, by SQLite's own count, which has those of triggers too.
+// refusal counts the rows that refusals write, by SQLite's own count, which has those of triggers too, and on the libSQL
+// server by that server's, which is the one that is billed.
 func (b *bench) refusal(s *scope) ([]row, error) {
 	file := openFile(s, 1)
 	file.SetMaxOpenConns(1) // the count is a connection's
-	first, err := b.rowsWritten(file)
+	first, err := b.rowsWritten(file, totalChanges(b.ctx, file.DB.DB))
 	if err != nil {
 		return nil, err
 	}
-	r, err := within(b.ctx, func(s *scope) (row, error) { return b.rowsWritten(open(s, turso.Start(s).URL, 1)) })
+	onTurso, err := within(b.ctx, func(s *scope) (row, error) {
+		o := open(s, turso.Start(s).URL, 1)
+		return b.rowsWritten(o, totalChanges(b.ctx, o.DB.DB))
+	})
 	if err != nil {
 		return []row{first}, err
 	}
-	r.what += ", on the Turso server"
-	return []row{first, r}, nil
+	onTurso.what += ", on the Turso server"
+	onLibSQL, err := within(b.ctx, func(s *scope) (row, error) {
+		proxy := faults.Start(s, turso.StartLibSQL(s).URL)
+		o := open(s, proxy.URL, 1)
+		// The first row of a new table counts as two.
+		if _, err := o.limiter.Decide(b.ctx, wide("first").Charge("client")); err != nil {
+			return row{}, err
+		}
+		return b.rowsWritten(o, func() (int64, error) { return proxy.Rows().Written, nil })
+	})
+	if err != nil {
+		return []row{first, onTurso}, err
+	}
+	onLibSQL.what += ", on the libSQL server, as it counts them"
+	return []row{first, onTurso, onLibSQL}, nil
 }
 
-func (b *bench) rowsWritten(o *opened) (row, error) {
+func (b *bench) rowsWritten(o *opened, count func() (int64, error)) (row, error) {
 	const refusals = 500
 	policies := []ratelimit.Policy{wide("one"), wide("two")}
 	policies[0].Limit = 1
 	var written [3]int64 // by the admission, the first refusal, the others
 	for i := range refusals + 2 {
-		before, err := totalChanges(b.ctx, o.DB.DB)
+		before, err := count()
 		if err != nil {
 			return row{}, err
 		}
@@ -273,7 +291,7 @@ func (b *bench) rowsWritten(o *opened) (row, error) {
 		if err != nil || decision.Allowed != (i == 0) {
 			return row{}, errors.Join(err, fmt.Errorf("decision %d: allowed %t", i+1, decision.Allowed))
 		}
-		after, err := totalChanges(b.ctx, o.DB.DB)
+		after, err := count()
 		if err != nil {
 			return row{}, err
 		}
@@ -289,8 +307,11 @@ func (b *bench) rowsWritten(o *opened) (row, error) {
 	}, nil
 }
 
-func totalChanges(ctx context.Context, db *sql.DB) (n int64, err error) {
-	return n, db.QueryRowContext(ctx, `SELECT total_changes()`).Scan(&n)
+// totalChanges counts the rows that were written on a database with one connection.
+func totalChanges(ctx context.Context, db *sql.DB) func() (int64, error) {
+	return func() (n int64, err error) {
+		return n, db.QueryRowContext(ctx, `SELECT total_changes()`).Scan(&n)
+	}
 }
 
 // processes tells how many decisions a second one file takes from so many processes.

@@ -49,6 +49,7 @@ func TestAQuickRunPrintsEveryLineAndJudgesCountsOnly(t *testing.T) {
 		"| one limit among 10000 live keys, against 1000 |≤ 1.3 | not judged |",
 		"| start | | | | could not: -quick",
 		"| rows written by a refusal after the first | 0 by 500 refusals|| 0.00 | 0.00 | met |",
+		"| rows written by a refusal after the first, on the libSQL server, as it counts them | 0 by 500 refusals|| 0.00 | 0.00 | met |",
 		"| decisions a second on one file, from 1, 2, 4, 8 processes |",
 		"| upstash | | | | could not: -quick",
 		"| µs | fastest round | p50 | p99 | p99.9 |",

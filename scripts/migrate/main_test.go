@@ -37,12 +37,13 @@ func migrate(t *testing.T, url string, args ...string) (code int, stdout, stderr
 	return code, out.String(), problems.String()
 }
 
-// Cases C06, C07: on the embedded file, on a Hrana server, and on the real Turso server.
+// Cases C06, C07: on the embedded file, on a Hrana server, and on the real servers.
 func TestUpTwiceDownTwiceAndUp(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) string{
 		"embedded file": func(*testing.T) string { return "" },
 		"Hrana server":  func(t *testing.T) string { return hrana.Start(t, hrana.Config{}).URL },
 		"Turso server":  func(t *testing.T) string { return turso.Start(t).URL },
+		"libSQL server": func(t *testing.T) string { return turso.StartLibSQL(t).URL },
 	} {
 		t.Run(name, func(t *testing.T) {
 			repo.Project(t)
@@ -236,9 +237,9 @@ func TestTwoProcessesAtOnceMigrateOnce(t *testing.T) {
 			}
 		}
 	})
-	t.Run("Turso server", func(t *testing.T) {
+	turso.Each(t, func(t *testing.T, server *turso.Server) {
 		root := repo.Project(t)
-		url := turso.Start(t).URL
+		url := server.URL
 		want := want(t, url)
 		for range rounds {
 			// The lock's table goes as well: making it is part of what happens at once.

@@ -16,7 +16,7 @@ import (
 	"github.com/weirlimits/weir/scripts/internal/command"
 )
 
-const usage = `usage: go run ./scripts/soak [-for 60s | -decisions N] [-processes N] [-seed N] [-turso] [-keep]
+const usage = `usage: go run ./scripts/soak [-for 60s | -decisions N] [-processes N] [-seed N] [-turso | -libsql] [-keep]
 
 has processes decide limits of every algorithm on one store, and give some of them back, while processes are killed and restarted and
 the store is taken away and comes back. Each process writes down what it asks before, and what it is told after each call. At the end
@@ -28,6 +28,7 @@ that is reconciled: no limit exceeded, no charge lost, no row damaged, memory fl
   -seed N         of all that is random, but for what the machine's own timing is (default 1)
   -turso          on the Turso server of scripts/_tools, which is killed and restarted, instead of an embedded file, which somebody
                   else locks for a while
+  -libsql         on the libSQL server (sqld) of scripts/_tools in the same way
   -keep           keep the folder with the database and what the processes wrote down
   -break HOW      have the store do wrong, to see it found: "over" admits one too many, "lost" forgets a charge
 
@@ -48,6 +49,7 @@ type options struct {
 	processes int
 	seed      uint64
 	turso     bool
+	libsql    bool
 	keep      bool
 	broken    string
 
@@ -56,6 +58,9 @@ type options struct {
 	url   string
 	trace string
 }
+
+// onServer says whether the store is a server, and not a file.
+func (o options) onServer() bool { return o.turso || o.libsql }
 
 // The ways to do wrong on purpose.
 const (
@@ -104,6 +109,7 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.processes, "processes", 4, "")
 	flags.Uint64Var(&o.seed, "seed", 1, "")
 	flags.BoolVar(&o.turso, "turso", false, "")
+	flags.BoolVar(&o.libsql, "libsql", false, "")
 	flags.BoolVar(&o.keep, "keep", false, "")
 	flags.StringVar(&o.broken, "break", "", "")
 	flags.BoolVar(&o.child, "child", false, "")
@@ -122,6 +128,8 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("-decisions %d: allowed are 0, for none, to %d", o.decisions, mostDecisions)
 	case o.processes < 2 || o.processes > mostProcesses:
 		return o, fmt.Errorf("-processes %d: allowed are 2 to %d", o.processes, mostProcesses)
+	case o.turso && o.libsql:
+		return o, errors.New("-turso and -libsql: allowed is one of them")
 	case o.broken != "" && o.broken != brokenOver && o.broken != brokenLost:
 		return o, fmt.Errorf("-break %q: allowed are %s and %s", o.broken, brokenOver, brokenLost)
 	}

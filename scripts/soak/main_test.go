@@ -40,10 +40,12 @@ func TestASoakOfAFewSecondsFindsNothingWrong(t *testing.T) {
 	}
 }
 
-func TestASoakOnTheTursoServerFindsNothingWrong(t *testing.T) {
+func TestASoakOnAServerFindsNothingWrong(t *testing.T) {
 	turso.Require(t)
-	if code, said := soaked(t, "-decisions", "1000", "-turso"); code != 0 {
-		t.Errorf("code %d:\n%s", code, said)
+	for _, server := range []string{"-turso", "-libsql"} {
+		if code, said := soaked(t, "-decisions", "1000", server); code != 0 {
+			t.Errorf("%s: code %d:\n%s", server, code, said)
+		}
 	}
 }
 
@@ -182,7 +184,7 @@ func TestGrowingMemoryIsFound(t *testing.T) {
 
 // The policies are those of the package, so that what they promise is what is judged.
 func TestTheLoadsAreValidAndOfEveryAlgorithm(t *testing.T) {
-	for _, o := range []options{{}, {turso: true}, {decisions: 1_000_000}} {
+	for _, o := range []options{{}, {turso: true}, {libsql: true}, {decisions: 1_000_000}} {
 		seen := map[ratelimit.Algorithm]bool{}
 		for _, l := range loads(o) {
 			if err := l.policy.Validate(); err != nil {

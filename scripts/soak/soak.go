@@ -20,7 +20,7 @@ import (
 
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/migration"
-	"github.com/weirlimits/weir/lib/testkit/repo"
+	"github.com/weirlimits/weir/lib/testkit/turso"
 )
 
 const (
@@ -84,8 +84,8 @@ type theStore struct {
 
 func openTheStore(ctx context.Context, o options, dir string) (*theStore, error) {
 	s := &theStore{name: "a file", file: filepath.Join(dir, "weir.db")}
-	if o.turso {
-		if err := s.server(ctx); err != nil {
+	if o.onServer() {
+		if err := s.server(ctx, o); err != nil {
 			return nil, err
 		}
 	} else {
@@ -102,7 +102,7 @@ func openTheStore(ctx context.Context, o options, dir string) (*theStore, error)
 		}
 		return nil, err
 	}
-	if !o.turso {
+	if !o.onServer() {
 		s.lockable()
 	}
 	return s, nil
@@ -130,15 +130,15 @@ func (s *theStore) lockable() {
 	s.close = func() { s.db.Close() }
 }
 
-// server starts the Turso server, which is killed to take the store away, and started anew on the same file.
-func (s *theStore) server(ctx context.Context) error {
-	root, err := repo.Root()
-	if err != nil {
-		return err
+// server starts a server, which is killed to take the store away, and started anew on the same database.
+func (s *theStore) server(ctx context.Context, o options) error {
+	name, find, arguments := "the Turso server", turso.Program, turso.Arguments
+	if o.libsql {
+		name, find, arguments = "the libSQL server", turso.LibSQLProgram, turso.LibSQLArguments
 	}
-	found, err := filepath.Glob(filepath.Join(root, "scripts", "_tools", "node_modules", "@tursodatabase", "cli-*", "tursodb"))
-	if err != nil || len(found) == 0 {
-		return errors.New("there is no tursodb below scripts/_tools/node_modules: go run ./scripts/check installs it when Node is present")
+	program, err := find()
+	if err != nil {
+		return fmt.Errorf("%w: go run ./scripts/check installs it when Node is present", err)
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -146,10 +146,10 @@ func (s *theStore) server(ctx context.Context) error {
 	}
 	address := listener.Addr().String()
 	listener.Close()
-	s.name, s.url = "the Turso server", "http://"+address
+	s.name, s.url = name, "http://"+address
 	var server *exec.Cmd
 	s.bring = func(ctx context.Context) error {
-		server = exec.Command(found[0], "--sync-server", address, s.file, "-q")
+		server = exec.Command(program, arguments(address, filepath.Dir(s.file))...)
 		server.Env = []string{"HOME=" + filepath.Dir(s.file)}
 		if err := server.Start(); err != nil {
 			return err
@@ -263,7 +263,7 @@ func (f *family) start(k *kid) error {
 	k.mine, f.traces = append(k.mine, trace), append(f.traces, trace)
 	seed := f.o.seed*1_000_003 + uint64(k.index)*1009 + uint64(k.lives)
 	k.cmd = exec.Command(program, "-child", "-url", f.url, "-trace", trace, "-seed", strconv.FormatUint(seed, 10),
-		"-decisions", strconv.FormatInt(left, 10), "-total", strconv.FormatInt(f.o.decisions, 10), "-turso="+strconv.FormatBool(f.o.turso),
+		"-decisions", strconv.FormatInt(left, 10), "-total", strconv.FormatInt(f.o.decisions, 10), "-turso="+strconv.FormatBool(f.o.turso), "-libsql="+strconv.FormatBool(f.o.libsql),
 		"-break", f.o.broken)
 	k.output.Reset()
 	k.cmd.Stderr = &k.output

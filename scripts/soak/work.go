@@ -46,7 +46,7 @@ func (l load) steady() bool { return l.policy.Window == ratelimit.MaxWindow }
 // decisions a second on a server, some hundreds on a file.
 func loads(o options) []load {
 	most, rate := int64(24), int64(10)
-	if o.turso {
+	if o.onServer() {
 		most, rate = 8, 3
 	}
 	exact := max(o.decisions/50, 5) // with so many decisions half of them are about its ten keys

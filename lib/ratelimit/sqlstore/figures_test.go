@@ -136,8 +136,9 @@ func TestTheExercisesFiguresAreTheSameInEightProcesses(t *testing.T) {
 		}
 		t.Run(test.work+" on one file", func(t *testing.T) { play(t, "file:"+filepath.Join(t.TempDir(), "weir.db")) })
 		if test.work == "guesses" {
-			continue // twenty thousand decisions, for which that server takes minutes
+			continue // twenty thousand decisions, for which a server takes minutes
 		}
 		t.Run(test.work+" on the Turso server", func(t *testing.T) { play(t, turso.Start(t).URL) })
+		t.Run(test.work+" on the libSQL server", func(t *testing.T) { play(t, turso.StartLibSQL(t).URL) })
 	}
 }

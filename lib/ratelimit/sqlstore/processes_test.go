@@ -140,9 +140,8 @@ func TestTwentyProcessesAtALimitOfTenAdmitTenAndAuditOneRefusal(t *testing.T) {
 		url := "file:" + filepath.Join(t.TempDir(), "weir.db")
 		twentyProcesses(t, url, databases.Open(t, url))
 	})
-	t.Run("on the Turso server", func(t *testing.T) {
-		url := turso.Start(t).URL
-		twentyProcesses(t, url, databases.Open(t, url))
+	turso.Each(t, func(t *testing.T, server *turso.Server) {
+		twentyProcesses(t, server.URL, databases.Open(t, server.URL))
 	})
 }
 
@@ -213,9 +212,8 @@ func TestFourProcessesOverThreeAlgorithmsChargeExactlyWhatTheyAdmit(t *testing.T
 		url := "file:" + filepath.Join(t.TempDir(), "weir.db")
 		mixedInProcesses(t, url, databases.Open(t, url))
 	})
-	t.Run("on the Turso server", func(t *testing.T) {
-		url := turso.Start(t).URL
-		mixedInProcesses(t, url, databases.Open(t, url))
+	turso.Each(t, func(t *testing.T, server *turso.Server) {
+		mixedInProcesses(t, server.URL, databases.Open(t, server.URL))
 	})
 }
 

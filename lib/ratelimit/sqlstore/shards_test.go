@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -107,7 +108,7 @@ func decideBoth(limiter *ratelimit.Limiter) (string, error) {
 	return said, errors.Join(failed...)
 }
 
-// Row D6: eight processes decide over three files and over two Turso servers at once, nearly every decision over several shards; no
+// Row D6: eight processes decide over three files and over two servers at once, nearly every decision over several shards; no
 // limit admits more than its own, and what is charged is what was admitted.
 func TestEightProcessesOverShardsChargeExactlyWhatTheyAdmit(t *testing.T) {
 	t.Run("on three files", func(t *testing.T) {
@@ -117,8 +118,8 @@ func TestEightProcessesOverShardsChargeExactlyWhatTheyAdmit(t *testing.T) {
 		}
 		bothInProcesses(t, urls)
 	})
-	t.Run("on two Turso servers", func(t *testing.T) {
-		bothInProcesses(t, []string{turso.Start(t).URL, turso.Start(t).URL})
+	t.Run("on a Turso and a libSQL server", func(t *testing.T) {
+		bothInProcesses(t, []string{turso.Start(t).URL, turso.StartLibSQL(t).URL})
 	})
 }
 
@@ -226,13 +227,14 @@ func TestADecisionOverShardsIsOneRequestToEachThatItNeeds(t *testing.T) {
 	}
 }
 
-// Row D6: on two Turso servers, of which the second comes: what moves is charged in both and given back in both, and what was charged before
+// Row D6: on two servers, of the Turso engine and of libSQL, of which the second comes: what moves is charged in both and given back in both, and what was charged before
 // the second came counts until the list changes.
 func TestAServerIsAddedOnTurso(t *testing.T) {
 	var shards []ratelimit.Shard
-	for _, name := range []string{"a", "b"} {
-		shards = append(shards, ratelimit.Shard{Name: name, Store: open(databases.Turso(t), sqlstore.Config{SweepEvery: -1})})
+	for name, db := range map[string]*database.DB{"a": databases.Turso(t), "b": databases.LibSQL(t)} {
+		shards = append(shards, ratelimit.Shard{Name: name, Store: open(db, sqlstore.Config{SweepEvery: -1})})
 	}
+	slices.SortFunc(shards, func(a, b ratelimit.Shard) int { return strings.Compare(a.Name, b.Name) })
 	over := func(now, next []ratelimit.Shard) *ratelimit.Limiter {
 		t.Helper()
 		store, err := ratelimit.NewShards(now, next)

@@ -17,7 +17,9 @@ import (
 	"github.com/weirlimits/weir/lib/ratelimit/sqlstore"
 	"github.com/weirlimits/weir/lib/ratelimit/storetest"
 	"github.com/weirlimits/weir/lib/testkit/databases"
+	"github.com/weirlimits/weir/lib/testkit/faults"
 	"github.com/weirlimits/weir/lib/testkit/hrana"
+	"github.com/weirlimits/weir/lib/testkit/turso"
 )
 
 // patience is the deadline of tests: a busy machine must not fail a test of something else.
@@ -90,18 +92,33 @@ func TestStoreOverHrana(t *testing.T) {
 	})
 }
 
-func TestStoreOnTurso(t *testing.T) { onServer(t, databases.Turso) }
-
-func TestStoreOnLibSQL(t *testing.T) { onServer(t, databases.LibSQL) }
-
-func onServer(t *testing.T, database func(testing.TB) *database.DB) {
+func TestStoreOnTurso(t *testing.T) {
 	open := func(t *testing.T, now func() time.Time) storetest.Harness {
-		h := harness(t, database(t), now)
+		h := harness(t, databases.Turso(t), now)
 		h.Streams = 5
 		return h
 	}
 	storetest.Run(t, open)
 	storetest.RunWrites(t, open)
+}
+
+func TestStoreOnLibSQL(t *testing.T) {
+	storetest.Run(t, func(t *testing.T, now func() time.Time) storetest.Harness {
+		h := harness(t, databases.LibSQL(t), now)
+		h.Streams = 5
+		return h
+	})
+	// Issue 10, point 0: the server itself counts the rows that are written, and bills them.
+	storetest.RunWrites(t, func(t *testing.T, now func() time.Time) storetest.Harness {
+		proxy := faults.Start(t, turso.StartLibSQL(t).URL)
+		h := harness(t, databases.Open(t, proxy.URL), now)
+		// The first row of a new table counts as two.
+		if _, err := h.Store.Decide(t.Context(), []ratelimit.Entry{entry(1<<62, "first", 1, time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+		h.Writes = func() int64 { return proxy.Rows().Written }
+		return h
+	})
 }
 
 // Row B1; case A14: without an injected clock it is the database's that decides, in whole milliseconds.
@@ -544,4 +561,81 @@ func TestASweepThatFailsChangesNoAnswer(t *testing.T) {
 			t.Fatalf("%d rows: the sweep did not fail", n)
 		}
 	})
+}
+
+// Issue 10, point 0: what a decision writes by the server's own count, which is what is billed, for each algorithm: a row for
+// each limit, then the mark and the audit row, then nothing. A refusal that writes nothing reads the same each time.
+func TestWhatADecisionWritesByTheServersOwnCount(t *testing.T) {
+	proxy := faults.Start(t, turso.StartLibSQL(t).URL)
+	store := open(databases.Open(t, proxy.URL), sqlstore.Config{SweepEvery: -1, Now: storetest.NewClock().Now})
+	if _, err := store.Decide(t.Context(), []ratelimit.Entry{entry(1<<62, "first", 1, time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	algorithms := []ratelimit.Algorithm{
+		ratelimit.FixedWindow, ratelimit.SlidingWindow, ratelimit.SlidingLog, ratelimit.TokenBucket, ratelimit.LeakyBucket,
+	}
+	for _, algorithm := range algorithms {
+		for limits := range int64(4) {
+			var entries []ratelimit.Entry
+			for i := range limits + 1 {
+				e := entry(int64(algorithm)*100+limits*10+i, "p", 1+9*min(i, 1), 24*time.Hour)
+				switch e.Policy.Algorithm = algorithm; algorithm {
+				case ratelimit.TokenBucket:
+					e.Policy.Burst = e.Policy.Limit
+				case ratelimit.LeakyBucket:
+					e.Policy.Queue = e.Policy.Limit - 1
+				}
+				entries = append(entries, e)
+			}
+			var read int64
+			for i, want := range []int64{limits + 1, 2, 0, 0, 0, 0} {
+				before := proxy.Rows()
+				if _, err := store.Decide(t.Context(), entries); err != nil {
+					t.Fatal(err)
+				}
+				after := proxy.Rows()
+				if n := after.Written - before.Written; n != want {
+					t.Errorf("%v, %d limits, decision %d: %d rows written, want %d", algorithm, limits+1, i+1, n, want)
+				}
+				if n := after.Read - before.Read; i > 2 && n != read {
+					t.Errorf("%v, %d limits, decision %d: %d rows read, want %d", algorithm, limits+1, i+1, n, read)
+				} else {
+					read = n
+				}
+			}
+		}
+	}
+}
+
+// Issue 10, points 0 and 8: of sixteen clients of one process, on the real libSQL server, exactly the limit passes, and none
+// hears that the server was busy.
+func TestSixteenClientsOfABusyServerAreAllAnswered(t *testing.T) {
+	const clients, each, limit = 16, 60, 100
+	db := databases.LibSQL(t)
+	store := open(db, sqlstore.Config{})
+	var admitted atomic.Int64
+	var group sync.WaitGroup
+	for client := range clients {
+		group.Go(func() {
+			for i := range each {
+				entries := []ratelimit.Entry{entry(1, "shared", limit, ratelimit.MaxWindow), entry(int64(100+client), "own", each, ratelimit.MaxWindow)}
+				entries[1].Policy.Count = ratelimit.EveryAttempt
+				rows, err := store.Decide(t.Context(), entries)
+				switch {
+				case err != nil:
+					t.Errorf("client %d, decision %d: %v", client, i, err)
+				case rows[0].Charged && rows[1].Charged:
+					admitted.Add(1)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if n := admitted.Load(); n != limit {
+		t.Errorf("%d admitted, want %d", n, limit)
+	}
+	// What was asked again was charged once.
+	if n := number(t, db.DB, "SELECT sum(used) FROM rate_limits WHERE key >= 100"); n != clients*each {
+		t.Errorf("%d attempts counted, want %d", n, clients*each)
+	}
 }
