@@ -36,7 +36,7 @@ func platform(url string) []string {
 
 func migrated(t *testing.T, url string) *database.DB {
 	t.Helper()
-	db, err := database.Open(database.Config{URL: url, Deadline: 10 * time.Second})
+	db, err := database.Open(database.Config{URL: url, Deadline: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

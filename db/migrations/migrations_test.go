@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weirlimits/weir/db/migrations"
 	"github.com/weirlimits/weir/lib/database"
@@ -217,7 +218,7 @@ func TestUpMakesEveryTableIndexAndTriggerAndDownLeavesNone(t *testing.T) {
 	}
 	for name, open := range engines {
 		t.Run(name, func(t *testing.T) {
-			db, err := database.Open(database.Config{URL: open(t)})
+			db, err := database.Open(database.Config{URL: open(t), Deadline: time.Minute})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -244,7 +245,7 @@ func TestUpMakesEveryTableIndexAndTriggerAndDownLeavesNone(t *testing.T) {
 func TestTheLimitersTablesAreToBeHadAlone(t *testing.T) {
 	for name, open := range engines {
 		t.Run(name, func(t *testing.T) {
-			db, err := database.Open(database.Config{URL: open(t)})
+			db, err := database.Open(database.Config{URL: open(t), Deadline: time.Minute})
 			if err != nil {
 				t.Fatal(err)
 			}

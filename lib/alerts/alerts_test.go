@@ -137,7 +137,7 @@ func TestRefusalsAtOnceRaiseOneAlert(t *testing.T) {
 		if opened.HTTP != nil {
 			store = sqlstore.NewRemote(opened.HTTP, config)
 		}
-		limiter, err := ratelimit.New(store, []byte("a secret of tests, 32 bytes long"), ratelimit.Config{})
+		limiter, err := ratelimit.New(store, []byte("a secret of tests, 32 bytes long"), ratelimit.Config{Deadline: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}

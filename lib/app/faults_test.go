@@ -65,7 +65,7 @@ func newFaulty(t *testing.T, server, failure string, change ...func(*app.Setting
 		}
 		s.DatabaseURL, s.AuthToken = f.proxy.URL, faults.Token
 	})...)
-	if f.direct, err = database.Open(database.Config{URL: server}); err != nil {
+	if f.direct, err = database.Open(database.Config{URL: server, Deadline: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.direct.Close() })

@@ -414,7 +414,7 @@ func TestPartnersReadOnWhileTheCountersAreOutOfReach(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, func(s *app.Settings) { s.StoreDeadline, s.Instances = 300*time.Millisecond, 30 })
+			w := newWorld(t, func(s *app.Settings) { s.StoreDeadline, s.Instances = 4*time.Second, 30 })
 			someone := w.signedUp("someone", "member")
 			w.add(someone, entryOf("m", "one"))
 			free, _ := w.partner(partners.Free)

@@ -36,7 +36,7 @@ func onShards(t *testing.T, now, next int) func(*app.Settings) {
 func (w *world) shardCounts(settings app.Settings, query string) (counts []int) {
 	w.t.Helper()
 	for _, shard := range settings.Shards {
-		db, err := database.Open(database.Config{URL: shard.URL})
+		db, err := database.Open(database.Config{URL: shard.URL, Deadline: time.Minute})
 		if err != nil {
 			w.t.Fatal(err)
 		}

@@ -23,7 +23,7 @@ import (
 
 func openURL(t *testing.T, url string) *database.DB {
 	t.Helper()
-	db, err := database.Open(database.Config{URL: url, Deadline: 10 * time.Second})
+	db, err := database.Open(database.Config{URL: url, Deadline: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -387,7 +387,7 @@ func TestALockIsWaitedForUntilTheContextEnds(t *testing.T) {
 		if err := holder.Lock(); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		if _, err := up(ctx, db, files(three...)); !errors.Is(err, ErrLocked) {
 			t.Errorf("got %v, want %v", err, ErrLocked)

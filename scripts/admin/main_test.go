@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weirlimits/weir/lib/accounts"
 	"github.com/weirlimits/weir/lib/app"
@@ -21,7 +22,7 @@ import (
 
 func migrated(t *testing.T, url string) *accounts.Accounts {
 	t.Helper()
-	db, err := database.Open(database.Config{URL: url})
+	db, err := database.Open(database.Config{URL: url, Deadline: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +119,7 @@ func TestACompromisedAccountIsResetByACommand(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			url := open(t, repo.Project(t))
 			a := migrated(t, url)
-			db, err := database.Open(database.Config{URL: url})
+			db, err := database.Open(database.Config{URL: url, Deadline: time.Minute})
 			if err != nil {
 				t.Fatal(err)
 			}

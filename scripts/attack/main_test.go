@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weirlimits/weir/lib/app"
 	"github.com/weirlimits/weir/lib/database"
@@ -24,7 +25,7 @@ func attack(t *testing.T, args ...string) (code int, stdout, stderr string) {
 
 // Row D9.
 func TestAnAttackIsListedAndEnded(t *testing.T) {
-	db, err := database.Open(database.Config{URL: app.LocalDatabaseURL(repo.Project(t))})
+	db, err := database.Open(database.Config{URL: app.LocalDatabaseURL(repo.Project(t)), Deadline: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weirlimits/weir/lib/app"
 	"github.com/weirlimits/weir/lib/database"
@@ -28,7 +29,7 @@ func topUp(t *testing.T, env map[string]string, args ...string) (code int, stdou
 
 func TestThePoolIsToppedUpOnceWithTheDatabasesSettingsAlone(t *testing.T) {
 	root := repo.Project(t)
-	db, err := database.Open(database.Config{URL: app.LocalDatabaseURL(root)})
+	db, err := database.Open(database.Config{URL: app.LocalDatabaseURL(root), Deadline: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weirlimits/weir/lib/database"
 	"github.com/weirlimits/weir/lib/testkit/browser"
@@ -79,7 +80,7 @@ var pictured = refusals{
 // remember puts refusals into the audit of a project's file, as if they had been.
 func remember(t *testing.T, folder string, all refusals) {
 	t.Helper()
-	db, err := database.Open(database.Config{URL: "file:" + filepath.Join(folder, ".data", "weir.db")})
+	db, err := database.Open(database.Config{URL: "file:" + filepath.Join(folder, ".data", "weir.db"), Deadline: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +100,7 @@ func remember(t *testing.T, folder string, all refusals) {
 // forget makes an account that nobody knows the password of, with a token for a new one.
 func forget(t *testing.T, folder, name, token string) {
 	t.Helper()
-	db, err := database.Open(database.Config{URL: "file:" + filepath.Join(folder, ".data", "weir.db")})
+	db, err := database.Open(database.Config{URL: "file:" + filepath.Join(folder, ".data", "weir.db"), Deadline: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

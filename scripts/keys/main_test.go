@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/weirlimits/weir/lib/app"
 	"github.com/weirlimits/weir/lib/database"
@@ -19,7 +20,7 @@ import (
 // migrated makes a project with a database of the newest schema.
 func migrated(t *testing.T) *partners.Partners {
 	t.Helper()
-	db, err := database.Open(database.Config{URL: app.LocalDatabaseURL(repo.Project(t))})
+	db, err := database.Open(database.Config{URL: app.LocalDatabaseURL(repo.Project(t)), Deadline: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

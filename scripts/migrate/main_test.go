@@ -154,7 +154,7 @@ func openLocal(t *testing.T, root string) *database.DB {
 
 func openURL(t *testing.T, url string) *database.DB {
 	t.Helper()
-	db, err := database.Open(database.Config{URL: url})
+	db, err := database.Open(database.Config{URL: url, Deadline: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,7 +91,7 @@ func TestAMonthOfAClientWritesTheRowsThatAreSaid(t *testing.T) {
 			db := databases.File(t)
 			db.SetMaxOpenConns(1) // the count is a connection's
 			now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-			store := sqlstore.New(db.DB, sqlstore.Config{Now: func() time.Time { return now }, SweepEvery: -1, AuditRetention: time.Hour})
+			store := sqlstore.New(db.DB, sqlstore.Config{Deadline: time.Minute, Now: func() time.Time { return now }, SweepEvery: -1, AuditRetention: time.Hour})
 			limiter, err := ratelimit.New(store, make([]byte, ratelimit.MinSecretBytes), ratelimit.Config{Deadline: time.Minute})
 			if err != nil {
 				t.Fatal(err)

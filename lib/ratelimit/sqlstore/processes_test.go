@@ -60,7 +60,7 @@ var shared = ratelimit.Policy{Name: "shared", Algorithm: ratelimit.FixedWindow, 
 func workWhenTold(url string) error {
 	var all []*database.DB
 	for one := range strings.FieldsSeq(url) {
-		db, err := database.Open(database.Config{URL: one, Deadline: 20 * time.Second})
+		db, err := database.Open(database.Config{URL: one, Deadline: patience})
 		if err != nil {
 			return err
 		}

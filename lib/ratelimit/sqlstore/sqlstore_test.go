@@ -311,7 +311,7 @@ func TestAMarkWithoutItsAuditRowIsNotKept(t *testing.T) {
 // Case B12: the only column that may be NULL is one that nothing reads yet.
 func TestANullInEveryColumnThatAllowsItChangesNothing(t *testing.T) {
 	db := databases.File(t)
-	store := sqlstore.New(db.DB, sqlstore.Config{})
+	store := sqlstore.New(db.DB, sqlstore.Config{Deadline: patience})
 	if _, err := store.Decide(t.Context(), []ratelimit.Entry{entry(1, "a", 1, time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
