@@ -16,8 +16,9 @@ import (
 	"github.com/weirlimits/weir/lib/ratelimit/storetest"
 )
 
-// Issue 10, point 13: on the application itself, on the embedded file, a body that stalls is answered as the log tells, counted,
-// and its connection ends, on every route. The server has no timeouts.
+// Issue 10, point 13: on the application itself, on the embedded file, a body that stalls is
+// answered as the log tells, counted, and its connection ends, on every route. The server has no
+// timeouts.
 func TestOnEveryRouteAStalledBodyIsAnsweredAndItsConnectionEnds(t *testing.T) {
 	w := newWorld(t, withTokens)
 	log := &buffer{}
@@ -58,7 +59,8 @@ func TestOnEveryRouteAStalledBodyIsAnsweredAndItsConnectionEnds(t *testing.T) {
 	}
 }
 
-// Issue 10, point 11: a banned client reads so, on a real route; what is told fits the timers of 32 bits, also at /api/limits.
+// Issue 10, point 11: a banned client reads so, on a real route; what is told fits the timers of 32
+// bits, also at /api/limits.
 func TestABanIsToldInWordsAndInSecondsThatTimersHold(t *testing.T) {
 	const forLong, most, asFloat = "2199-12-31T00:00:00Z", "2147483647", "2.147483647e+09"
 	w := newWorld(t, withTokens)

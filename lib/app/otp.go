@@ -84,8 +84,8 @@ func (a *App) sendCode(call *web.Call, in codeRequest) (web.Reply, error) {
 		err = fmt.Errorf("%w: its turn did not come in time: %w", sms.ErrNotSent, err)
 	}
 	if err != nil && !errors.Is(err, sms.ErrUnknown) {
-		// The phone got nothing. Unless the gateway was asked, its place in the queue is free too. GiveBack doesn't end with ctx:
-		// it has a deadline by itself.
+		// The phone got nothing. Unless the gateway was asked, its place in the queue is free too.
+		// GiveBack doesn't end with ctx: it has a deadline by itself.
 		places := []ratelimit.Reservation{toPhone.Reservation}
 		if !asked {
 			places = append(places, outbound.Reservation)

@@ -8,8 +8,8 @@ import (
 	"github.com/weirlimits/weir/lib/ratelimit/storetest"
 )
 
-// Issue 10, point 11: no wait of a decision is told as longer than a century, and a ban is told with its exact end, by every
-// algorithm, over shards, and when the refusal is remembered.
+// Issue 10, point 11: no wait of a decision is told as longer than a century, and a ban is told
+// with its exact end, by every algorithm, over shards, and when the refusal is remembered.
 func TestABanIsToldWithItsEndAndAWaitOfACenturyAtTheMost(t *testing.T) {
 	end := time.Date(2199, 12, 31, 23, 59, 59, 0, time.UTC)
 	for _, algorithm := range algorithms {

@@ -13,8 +13,8 @@ import (
 	"github.com/weirlimits/weir/lib/ratelimit/storetest"
 )
 
-// stalling is a store that, while it is silent, fails when its context has ended or the deadline has passed, whichever it
-// notices first, as drivers do.
+// stalling is a store that, while it is silent, fails when its context has ended or the deadline
+// has passed, whichever it notices first, as drivers do.
 type stalling struct {
 	*ratelimit.MemoryStore
 	mu     sync.Mutex
@@ -97,8 +97,8 @@ func calls(limiter *ratelimit.Limiter, charges ...ratelimit.Charge) map[string]f
 	}
 }
 
-// Issue 10, point 2: a caller's context that has ended is the caller's error, whatever the failure, before the call and during
-// it, cancelled or by a deadline of the caller's own; over shards too.
+// Issue 10, point 2: a caller's context that has ended is the caller's error, whatever the failure,
+// before the call and during it, cancelled or by a deadline of the caller's own; over shards too.
 func TestAnEndedContextIsTheCallersErrorAndNeverAnAdmission(t *testing.T) {
 	for _, failure := range []ratelimit.Failure{ratelimit.Refuse, ratelimit.Strict, ratelimit.Open} {
 		for _, shards := range []int{1, 5} {
@@ -149,7 +149,8 @@ func TestAnEndedContextIsTheCallersErrorAndNeverAnAdmission(t *testing.T) {
 							isCallers(t, what+", over meanwhile", decision, err, context.DeadlineExceeded)
 						}
 					}
-					// Nothing of it opened the breaker or was counted: the store answers, and then an outage has its whole share.
+					// Nothing of it opened the breaker or was counted: the store answers, and then
+					// an outage has its whole share.
 					set(false)
 					if decision, err := limiter.Peek(t.Context(), charges...); err != nil || decision.Limits[0].Remaining != 1 {
 						t.Errorf("afterwards: %+v, %v", decision, err)
@@ -165,7 +166,8 @@ func TestAnEndedContextIsTheCallersErrorAndNeverAnAdmission(t *testing.T) {
 	}
 }
 
-// Issue 10, point 2: a caller with no more time than the store has, and one that leaves while the breaker is open.
+// Issue 10, point 2: a caller with no more time than the store has, and one that leaves while the
+// breaker is open.
 func TestTheCallersTimeAndTheStoresAreToldApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &stalling{MemoryStore: ratelimit.NewMemoryStore(nil), silent: true}
@@ -217,7 +219,8 @@ func TestTheCallersTimeAndTheStoresAreToldApart(t *testing.T) {
 	})
 }
 
-// Issue 10, point 2: a remembered refusal is no answer for a caller who has gone, and a decision that the store made stands.
+// Issue 10, point 2: a remembered refusal is no answer for a caller who has gone, and a decision
+// that the store made stands.
 func TestARememberedRefusalAndAnAnswerThatIsThere(t *testing.T) {
 	store, limiter := newFaulty(t, ratelimit.Config{Remember: 10})
 	policy := perMinute("p", 1, ratelimit.Strict)

@@ -100,9 +100,12 @@
 //
 // # Errors
 //
-// An error that matches [ErrStore] means that no answer came: the charges may have been made or not. The request is to be refused,
-// with a 503, not a 429. Where a limit only guards capacity, its [Failure] lets a share through without the store; then
-// Decision.Outage says why. Nobody should ask again by himself, or he might charge twice. Every other error is a mistake in the call, found before the store was asked:
+// An error that matches [ErrStore] means that no answer came: the charges may have been made or
+// not. The request is to be refused, with a 503, not a 429. Where a limit only guards capacity, its
+// [Failure] lets a share through without the store; then Decision.Outage says why. Don't retry: the
+// first call may have charged. An error that matches the one of the caller's context and not
+// ErrStore means that the context has ended; it says nothing of the store, and the charges may have
+// been made too. Every other error is a mistake in the call, found before the store was asked:
 // nothing was charged. A refusal is no error.
 //
 // # Stores

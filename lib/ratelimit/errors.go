@@ -2,8 +2,9 @@ package ratelimit
 
 import "errors"
 
-// Errors that callers branch on, with errors.Is. Only ErrStore concerns the outside; the others are mistakes in the call,
-// found before anything is stored.
+// Errors that callers branch on, with errors.Is. Only ErrStore concerns the outside; the others are
+// mistakes in the call, found before anything is stored. When the caller's context ends first, the
+// error matches context.Canceled or context.DeadlineExceeded and none of these.
 var (
 	// ErrPolicy means that a policy is out of bounds.
 	ErrPolicy = errors.New("ratelimit: policy not valid")

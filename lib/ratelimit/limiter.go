@@ -33,9 +33,10 @@ type Config struct {
 	// a bucket fills. An instance that does not read both counts apart from those that write the other: while such
 	// instances run, up to twice the limit passes. Nil means one secret.
 	OtherSecret []byte
-	// Deadline bounds each call to the store, besides the caller's context and Policy.Deadline. A call that takes as long is an
-	// outage; one that the caller's context ends is not. Zero means 2 seconds: well
-	// above one commit on Turso, up to 100 ms, since commits queue. 5 ms suits a store beside the process.
+	// Deadline bounds each call to the store, besides the caller's context and Policy.Deadline. A
+	// call that takes as long is an outage; one that the caller's context ends is not. Zero means 2
+	// seconds: well above one commit on Turso, up to 100 ms, since commits queue. 5 ms suits a
+	// store beside the process.
 	Deadline time.Duration
 	// Instances is how many processes are expected to share the limits: while the store is down each admits its share of
 	// what Policy.Failure lets through. Zero means 30.
@@ -123,15 +124,16 @@ type Decision struct {
 	// Allowed is true when every limit admits the request; then all of them are charged. Otherwise only those are
 	// that count every attempt and admit it themselves.
 	Allowed bool
-	// RetryAfter is 0 when allowed. Otherwise it is the time after which the same charges pass all limits, this
-	// decision's own charges included, if nobody else charges them: for example 37.2s. No wait of a decision, nor of one of
-	// its limits, is told as longer than a century: MaxWindow.
+	// RetryAfter is 0 when allowed. Otherwise it is the time after which the same charges pass all
+	// limits, this decision's own charges included, if nobody else charges them: for example 37.2s.
+	// No wait of a decision, nor of one of its limits, is told as longer than a century: MaxWindow.
 	RetryAfter time.Duration
 	// Limits has an entry for each charge, in order.
 	Limits []LimitResult
-	// Outage is why the store didn't decide; nil when it did. Then the limits admitted the request by themselves, because their
-	// Failure lets so much through: the figures in Limits are zero but for Delay, nothing is reserved, and what was charged is
-	// known to this process alone. It counts here until its window is over, also when the store has answered in between.
+	// Outage is why the store didn't decide; nil when it did. Then the limits admitted the request
+	// by themselves, because their Failure lets so much through: the figures in Limits are zero but
+	// for Delay, nothing is reserved, and what was charged is known to this process alone. It
+	// counts here until its window is over, also when the store has answered in between.
 	Outage error
 }
 
@@ -148,8 +150,9 @@ type LimitResult struct {
 	RetryAfter time.Duration
 	// Delay is how long what a LeakyBucket admitted has to wait for its turn. The caller waits.
 	Delay time.Duration
-	// BannedUntil is when an operator's ban of the subject ends, by the store's clock: the limit refuses until then, whatever is
-	// left. It is the zero time when there is no ban. It may lie later than RetryAfter tells.
+	// BannedUntil is when an operator's ban of the subject ends, by the store's clock: the limit
+	// refuses until then, whatever is left. It is the zero time when there is no ban. It may lie
+	// later than RetryAfter tells.
 	BannedUntil time.Time
 	// Reservation names what this decision charged, for Limiter.GiveBack. It is the zero value when nothing was.
 	Reservation Reservation
@@ -172,10 +175,11 @@ type Reservation struct {
 // Policy.Failure): the charges may have been made or not, and are not made again. After two calls in a row that waited in
 // vain the store is asked once a second, and other calls fail at once (ErrBreaker).
 //
-// When ctx ends before the store has answered, the error matches the one of ctx and not ErrStore: it says nothing about the
-// store, and no limit admits the request by itself. The charges may have been made. A server whose clients may hang up decides
-// under context.WithoutCancel, so that what they asked for is counted; Config.Deadline bounds the call. Any other error
-// (ErrPolicy, ErrSubject, ErrCost, ErrCharges) is a mistake in the call, and the store was not asked.
+// When ctx ends before the store has answered, the error matches the one of ctx and not ErrStore:
+// it says nothing about the store, and no limit admits the request by itself. The charges may have
+// been made. A server whose clients may hang up decides under context.WithoutCancel, so that what
+// they asked for is counted; Config.Deadline bounds the call. Any other error (ErrPolicy,
+// ErrSubject, ErrCost, ErrCharges) is a mistake in the call, and the store was not asked.
 func (l *Limiter) Decide(ctx context.Context, charges ...Charge) (Decision, error) {
 	entries, err := l.entries(charges)
 	if err != nil {
@@ -296,12 +300,13 @@ func (l *Limiter) sweep(ctx context.Context, store Store) (deleted int64, done b
 	return deleted, false, nil
 }
 
-// Guard makes a call to the store's database that isn't the limiter's, such as what an application has to read before it knows whom to
-// charge, under the same deadline and the same breaker: it is not made while those before it waited in vain, so that nobody waits
-// for a store that is known to be silent. Over Shards it has a breaker of its own, for the database beside them. The call must ask
-// the database: what it answers, if only with an error, closes the breaker.
-// An error is the call's own; one that matches ErrStore and ErrBreaker when it was not made; and, when ctx has ended, one that
-// matches the error of ctx, besides the call's own if it was made.
+// Guard makes a call to the store's database that isn't the limiter's, such as what an application
+// has to read before it knows whom to charge, under the same deadline and the same breaker: it is
+// not made while those before it waited in vain, so that nobody waits for a store that is known to
+// be silent. Over Shards it has a breaker of its own, for the database beside them. The call must
+// ask the database: what it answers, if only with an error, closes the breaker. An error is the
+// call's own; one that matches ErrStore and ErrBreaker when it was not made; and, when ctx has
+// ended, one that matches the error of ctx, besides the call's own if it was made.
 func (l *Limiter) Guard(ctx context.Context, call func(context.Context) error) error {
 	err := l.guards.of(nil).call(ctx, call)
 	switch gone := ended(ctx); {
@@ -317,8 +322,8 @@ func (l *Limiter) Guard(ctx context.Context, call func(context.Context) error) e
 	return err
 }
 
-// ask puts entries to the store and gives what it answered, if that can be true. An error matches ErrStore, or the error of
-// ctx when the caller ended that.
+// ask puts entries to the store and gives what it answered, if that can be true. An error matches
+// ErrStore, or the error of ctx when the caller ended that.
 func (l *Limiter) ask(ctx context.Context, entries []Entry, store func(context.Context, []Entry) ([]Row, error)) (rows []Row, err error) {
 	err = l.call(ctx, func(ctx context.Context) (err error) {
 		rows, err = store(ctx, entries)
@@ -327,7 +332,8 @@ func (l *Limiter) ask(ctx context.Context, entries []Entry, store func(context.C
 	return rows, err
 }
 
-// call makes a call to the store. An error matches ErrStore, or the error of ctx when the caller ended that.
+// call makes a call to the store. An error matches ErrStore, or the error of ctx when the caller
+// ended that.
 func (l *Limiter) call(ctx context.Context, call func(context.Context) error) error {
 	err := call(ctx)
 	if err == nil {
@@ -586,5 +592,6 @@ func micros(n int64) time.Duration {
 	return time.Duration(min(n, math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
 }
 
-// told returns a wait of n microseconds as a decision tells it: a century at the most, also where a ban lasts longer.
+// told returns a wait of n microseconds as a decision tells it: a century at the most, also where a
+// ban lasts longer.
 func told(n int64) time.Duration { return min(micros(n), MaxWindow) }

@@ -7,16 +7,18 @@ import (
 	"time"
 )
 
-// maxLocalKeys bounds what an instance remembers of outages. When that many keys are there, others are refused.
+// maxLocalKeys bounds what an instance remembers of outages. When that many keys are there, others
+// are refused.
 const maxLocalKeys = 10_000
 
-// evictedAtOnce is how many expired keys one decision or one answer of the store removes at most: more than a decision adds,
-// so that memory shrinks, and few enough that nobody waits for it.
+// evictedAtOnce is how many expired keys one decision or one answer of the store removes at most:
+// more than a decision adds, so that memory shrinks, and few enough that nobody waits for it.
 const evictedAtOnce = 2 * MaxCharges
 
-// local is what an instance decides and counts by itself while the store doesn't answer. All guards of a Limiter share it:
-// a key has one share, whichever deadline or shard its calls fail at. What an outage admitted stands until its own window is
-// over, however often the store comes and goes. It may be used by many goroutines.
+// local is what an instance decides and counts by itself while the store doesn't answer. All guards
+// of a Limiter share it: a key has one share, whichever deadline or shard its calls fail at. What
+// an outage admitted stands until its own window is over, however often the store comes and goes.
+// It may be used by many goroutines.
 type local struct {
 	now       func() time.Time
 	instances int64
@@ -32,7 +34,8 @@ type localState struct {
 	expiresMicros int64
 }
 
-// outage returns the decision of the limits by themselves: to admit, as far as they do, or else the store's error.
+// outage returns the decision of the limits by themselves: to admit, as far as they do, or else the
+// store's error.
 func (l *local) outage(entries []Entry, err error) (Decision, error) {
 	shares := make([]Entry, len(entries))
 	for i, entry := range entries {
@@ -80,8 +83,8 @@ func (l *local) share(policy Policy) (_ Policy, some bool) {
 	return policy, true
 }
 
-// decide charges all entries, or, when one of them doesn't fit, those that count every attempt. It returns how long each has
-// to wait for its turn, in microseconds.
+// decide charges all entries, or, when one of them doesn't fit, those that count every attempt. It
+// returns how long each has to wait for its turn, in microseconds.
 func (l *local) decide(entries []Entry) (delays []int64, allowed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,7 +131,8 @@ func (l *local) put(key int64, kept localState, isNew bool) {
 	l.kept.Store(int64(len(l.states)))
 }
 
-// forget removes some of what has expired. It is called when the store answers, so that nothing of an outage stays for good.
+// forget removes some of what has expired. It is called when the store answers, so that nothing of
+// an outage stays for good.
 func (l *local) forget() {
 	if l.kept.Load() == 0 {
 		return
@@ -138,8 +142,9 @@ func (l *local) forget() {
 	l.evict(l.now().UnixMilli()*1000, evictedAtOnce)
 }
 
-// evict looks at so many keys at most, those first whose time is over. A key that was charged since it was queued is queued
-// again, by its newer time: so each look removes a key, or is paid for by a charge.
+// evict looks at so many keys at most, those first whose time is over. A key that was charged since
+// it was queued is queued again, by its newer time: so each look removes a key, or is paid for by a
+// charge.
 func (l *local) evict(now int64, most int) {
 	for range most {
 		if len(l.queue) == 0 || l.queue[0].micros > now {

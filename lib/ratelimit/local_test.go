@@ -24,8 +24,9 @@ func shaped(algorithm ratelimit.Algorithm, failure ratelimit.Failure) ratelimit.
 	return policy
 }
 
-// Issue 10, point 3: however often the store comes and goes, a limit admits its own and one share of an outage, by every
-// algorithm, whichever of two deadlines a call has, and over shards that fail in turn.
+// Issue 10, point 3: however often the store comes and goes, a limit admits its own and one share
+// of an outage, by every algorithm, whichever of two deadlines a call has, and over shards that
+// fail in turn.
 func TestAStoreThatComesAndGoesOpensNoLimit(t *testing.T) {
 	for _, algorithm := range algorithms {
 		for failure, share := range map[ratelimit.Failure]int{ratelimit.Refuse: 0, ratelimit.Strict: 1, ratelimit.Open: 2} {
@@ -64,7 +65,8 @@ func TestAStoreThatComesAndGoesOpensNoLimit(t *testing.T) {
 	}
 }
 
-// Issue 10, point 3: a decision over several shards has one share, whichever of them doesn't answer.
+// Issue 10, point 3: a decision over several shards has one share, whichever of them doesn't
+// answer.
 func TestShardsThatComeAndGoOpenNoLimit(t *testing.T) {
 	clock := storetest.NewClock()
 	var stores []*faulty
@@ -157,7 +159,8 @@ func TestWhatAnOutageLeavesBehindGoes(t *testing.T) {
 	}
 }
 
-// Issue 10, point 3: with 10,000 keys that haven't expired, refusing one more takes no walk over them.
+// Issue 10, point 3: with 10,000 keys that haven't expired, refusing one more takes no walk over
+// them.
 func BenchmarkFullOutage(b *testing.B) {
 	clock := storetest.NewClock()
 	store := &faulty{MemoryStore: ratelimit.NewMemoryStore(clock.Now), clock: clock, err: errRefused}
@@ -176,8 +179,8 @@ func BenchmarkFullOutage(b *testing.B) {
 	}
 }
 
-// Issue 10, point 4: in an outage a queue keeps its pace. Each instance admits its share, and lets it leave at its share of
-// the rate.
+// Issue 10, point 4: in an outage a queue keeps its pace. Each instance admits its share, and lets
+// it leave at its share of the rate.
 func TestAQueueKeepsItsPaceInAnOutage(t *testing.T) {
 	store, limiter := newFaulty(t, ratelimit.Config{Instances: 2})
 	queue := ratelimit.Policy{Name: "q", Algorithm: ratelimit.LeakyBucket, Limit: 4, Window: time.Second, Queue: 7, Failure: ratelimit.Strict}

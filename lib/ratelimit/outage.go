@@ -35,7 +35,8 @@ const (
 // ErrBreaker is the error, besides ErrStore, of calls that were not made, because those before them waited in vain.
 var ErrBreaker = errors.New("ratelimit: the store is given time to come back")
 
-// errDeadline is the cause of a call's context that ended by a deadline of ours, before the caller's ended.
+// errDeadline is the cause of a call's context that ended by a deadline of ours, before the
+// caller's ended.
 var errDeadline = errors.New("ratelimit: the store took too long")
 
 // guards has a guard for each deadline. A store that is too slow for one of them says nothing about calls that may wait longer.
@@ -116,8 +117,8 @@ func (g *guarded) Sweep(ctx context.Context, from int64, rows int) (swept Swept,
 	return swept, err
 }
 
-// guard stands between a Limiter and its store: it bounds each call, and stops making calls that would only wait. It has no
-// goroutine: the calls themselves notice that time has passed.
+// guard stands between a Limiter and its store: it bounds each call, and stops making calls that
+// would only wait. It has no goroutine: the calls themselves notice that time has passed.
 type guard struct {
 	now      func() time.Time
 	deadline time.Duration
@@ -129,8 +130,8 @@ type guard struct {
 	probing bool
 }
 
-// call makes a call, which ends by the deadline, unless the breaker is open or the caller's context has ended. A call that
-// fails under a context that the caller ended says nothing about the store.
+// call makes a call, which ends by the deadline, unless the breaker is open or the caller's context
+// has ended. A call that fails under a context that the caller ended says nothing about the store.
 func (g *guard) call(ctx context.Context, call func(context.Context) error) error {
 	if err := ended(ctx); err != nil {
 		return err
@@ -146,7 +147,8 @@ func (g *guard) call(ctx context.Context, call func(context.Context) error) erro
 	inVain, gone := false, false
 	defer func() { g.done(probe, err, inVain, gone) }()
 	err = call(bounded)
-	// Of two deadlines that end together the first counts: the store had all of its time, or the caller took some of it.
+	// Of two deadlines that end together the first counts: the store had all of its time, or the
+	// caller took some of it.
 	gone = ended(ctx) != nil && context.Cause(bounded) != errDeadline
 	// An error that took most of the time is a wait in vain, whatever it is called: a file that is locked, say.
 	inVain = g.now().Sub(start) >= g.deadline*3/4 || errors.Is(err, context.DeadlineExceeded)
@@ -155,8 +157,9 @@ func (g *guard) call(ctx context.Context, call func(context.Context) error) erro
 
 var errPanic = errors.New("ratelimit: the store panicked")
 
-// ended returns the error of a call whose caller's context has ended, nil while it has not. It matches the context's error.
-// A store may notice that a deadline has passed before the context does, so the time counts too.
+// ended returns the error of a call whose caller's context has ended, nil while it has not. It
+// matches the context's error. A store may notice that a deadline has passed before the context
+// does, so the time counts too.
 func ended(ctx context.Context) error {
 	err := ctx.Err()
 	if deadline, found := ctx.Deadline(); err == nil && found && !time.Now().Before(deadline) {

@@ -17,8 +17,9 @@ import (
 const (
 	// MaxBodyBytes bounds a body unless its operation says otherwise. Every input of the API is a few short fields.
 	MaxBodyBytes = 64 << 10
-	// maxDrainBytes is how much of a body that is too large is read and dropped before its answer: a client that is still
-	// sending when the connection closes may never see it. The platform passes on 4.5 MB at most.
+	// maxDrainBytes is how much of a body that is too large is read and dropped before its answer:
+	// a client that is still sending when the connection closes may never see it. The platform
+	// passes on 4.5 MB at most.
 	maxDrainBytes = 5 << 20
 	// maxFieldBytes bounds the name of a field that an answer repeats.
 	maxFieldBytes = 64

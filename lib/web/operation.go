@@ -362,8 +362,8 @@ func (e *endpoint) reconsider(call *Call, operation Operation, charges []ratelim
 	return nil
 }
 
-// decide asks the limiter, unless there is nothing to charge. A client that hangs up is counted like any other, so the decision
-// doesn't end with its connection.
+// decide asks the limiter, unless there is nothing to charge. A client that hangs up is counted
+// like any other, so the decision doesn't end with its connection.
 func (w *Web) decide(ctx context.Context, charges []ratelimit.Charge) (ratelimit.Decision, error) {
 	if len(charges) == 0 {
 		return ratelimit.Decision{Allowed: true}, nil

@@ -13,7 +13,8 @@ import (
 // database takes a few seconds.
 const unavailableSeconds = 5
 
-// maxSeconds bounds each wait that an answer tells: the most that clients with timers of 32 bits can hold.
+// maxSeconds bounds each wait that an answer tells: the most that clients with timers of 32 bits
+// can hold.
 const maxSeconds = 1<<31 - 1
 
 // Problem is an error that a client is told of, in the form of RFC 9457. An operation returns it, wrapped or not. What is

@@ -9,9 +9,10 @@ import (
 	"time"
 )
 
-// Where net/http serves a handler, its connection is bounded here, whatever timeouts the server has: the body has to be there
-// after Config.BodyTime, and the answer to be read after Config.AnswerTime. Behind the platform's bridge, where the body is
-// there already and the platform writes the answer, deadlines can't be set, and nothing is done.
+// Where net/http serves a handler, its connection is bounded here, whatever timeouts the server
+// has: the body has to be there after Config.BodyTime, and the answer to be read after
+// Config.AnswerTime. Behind the platform's bridge, where the body is there already and the platform
+// writes the answer, deadlines can't be set, and nothing is done.
 
 // lingerTime bounds how long a client that is still sending is listened to after its answer.
 const lingerTime = 2 * time.Second
@@ -46,7 +47,8 @@ func (e *endpoint) transfer(rw http.ResponseWriter, r *http.Request) *transfer {
 	return t
 }
 
-// Read ends the deadline when the whole body is there: net/http goes on reading, to notice that the client goes away.
+// Read ends the deadline when the whole body is there: net/http goes on reading, to notice that the
+// client goes away.
 func (t *transfer) Read(p []byte) (int, error) {
 	n, err := t.ReadCloser.Read(p)
 	t.bytes += int64(n)
@@ -60,9 +62,10 @@ func (t *transfer) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// answering is called before an answer with so many bytes is written. While some of the body is still to come its deadline
-// stays: net/http reads the rest before the answer goes out, so that the connection can be used again. A client that was too
-// slow, or sends too much, gets its answer at once, and the connection ends.
+// answering is called before an answer with so many bytes is written. While some of the body is
+// still to come its deadline stays: net/http reads the rest before the answer goes out, so that the
+// connection can be used again. A client that was too slow, or sends too much, gets its answer at
+// once, and the connection ends.
 func (t *transfer) answering(header http.Header, bytes int) {
 	_ = t.controller.SetWriteDeadline(time.Now().Add(t.answerTime))
 	if !t.pending || !t.http1 {
@@ -76,9 +79,10 @@ func (t *transfer) answering(header http.Header, bytes int) {
 	}
 }
 
-// linger sends the answer out and drops what the client is still sending, until it has read the answer and closes, or its
-// time is over: a connection that is closed with unread bytes may take the answer away from the client (RFC 9112, section
-// 9.6). Where net/http has read the rest there is nothing left to read.
+// linger sends the answer out and drops what the client is still sending, until it has read the
+// answer and closes, or its time is over: a connection that is closed with unread bytes may take
+// the answer away from the client (RFC 9112, section 9.6). Where net/http has read the rest there
+// is nothing left to read.
 func (t *transfer) linger() {
 	if !t.pending || !t.http1 || t.controller.Flush() != nil {
 		return

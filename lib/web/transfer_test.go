@@ -114,8 +114,8 @@ func readAnswer(t *testing.T, from *bufio.Reader) reply {
 	return reply{response.StatusCode, response.Header, string(body)}
 }
 
-// Issue 10, point 13: a client that stalls is answered, with what the log tells, and its connection ends. The server itself
-// has no timeouts.
+// Issue 10, point 13: a client that stalls is answered, with what the log tells, and its connection
+// ends. The server itself has no timeouts.
 func TestAStalledBodyIsAnsweredAndItsConnectionEnds(t *testing.T) {
 	const head = " " + route + " HTTP/1.1\r\nHost: weir.example.org\r\n"
 	for _, test := range []struct {
@@ -203,8 +203,8 @@ func TestABodyThatNeverEndsIsAnsweredAndItsConnectionEnds(t *testing.T) {
 	}
 }
 
-// Issue 10, point 13; case D13: what ends within its bounds leaves the connection open, also when a body was too large or not
-// read, and requests that come at once are answered in order.
+// Issue 10, point 13; case D13: what ends within its bounds leaves the connection open, also when a
+// body was too large or not read, and requests that come at once are answered in order.
 func TestAConnectionGoesOnAfterWholeRequests(t *testing.T) {
 	s := serveRoute(t, web.Config{BodyTime: time.Minute, AnswerTime: time.Minute}, false)
 	conn := s.dial(t)
@@ -268,7 +268,8 @@ func TestAStalledStreamIsAnsweredAndTheOthersGoOn(t *testing.T) {
 	}
 }
 
-// Issue 10, point 2: a client that hangs up while it is decided about is counted, and no line of the log calls it an outage.
+// Issue 10, point 2: a client that hangs up while it is decided about is counted, and no line of
+// the log calls it an outage.
 func TestAClientThatHangsUpIsCounted(t *testing.T) {
 	for _, requestTime := range []time.Duration{0, time.Minute} {
 		s := newSite(t)

@@ -39,11 +39,13 @@ type Config struct {
 	// AllowedOrigins are the other sites whose pages may call, for example "https://app.example.org": scheme, host and
 	// port, compared whole. A wildcard matches nothing, because the answers carry cookies. Empty: no other site.
 	AllowedOrigins []string
-	// RequestTime bounds what is done for a request, from when its body is there; a client that goes away ends nothing.
-	// Zero: the request's own context does, but for the decision, which a client that goes away never ends.
+	// RequestTime bounds what is done for a request, from when its body is there; a client that
+	// goes away ends nothing. Zero: the request's own context does, but for the decision, which a
+	// client that goes away never ends.
 	RequestTime time.Duration
-	// BodyTime bounds how long a body may take to arrive, AnswerTime how long a client may take to read an answer. Zero means 10
-	// seconds, which are 400 KB at 320 kbit a second. Behind the platform's bridge neither is needed.
+	// BodyTime bounds how long a body may take to arrive, AnswerTime how long a client may take to
+	// read an answer. Zero means 10 seconds, which are 400 KB at 320 kbit a second. Behind the
+	// platform's bridge neither is needed.
 	BodyTime, AnswerTime time.Duration
 	// Log takes one line for each request, and one for what went wrong in it. Nil: no lines.
 	Log *slog.Logger

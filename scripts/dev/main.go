@@ -176,8 +176,8 @@ func page(root string) (http.Handler, error) {
 	}), nil
 }
 
-// timeouts bound a connection: its header, a request as a whole, an answer, and the time between two requests. The functions
-// bound bodies and answers more tightly by themselves.
+// timeouts bound a connection: its header, a request as a whole, an answer, and the time between
+// two requests. The functions bound bodies and answers more tightly by themselves.
 type timeouts struct{ header, request, answer, idle time.Duration }
 
 var serverTimeouts = timeouts{header: 5 * time.Second, request: 30 * time.Second, answer: 30 * time.Second, idle: time.Minute}

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// Issue 10, point 13: whatever a client is slow at, its connection ends within the server's bounds. No timeout is zero.
+// Issue 10, point 13: whatever a client is slow at, its connection ends within the server's bounds.
+// No timeout is zero.
 func TestEveryConnectionEndsWhateverItsClientIsSlowAt(t *testing.T) {
 	const minute, soon = time.Minute, 50 * time.Millisecond
 	patient := timeouts{header: minute, request: minute, answer: minute, idle: minute}

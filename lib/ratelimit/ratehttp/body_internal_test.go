@@ -15,7 +15,8 @@ import (
 	"github.com/weirlimits/weir/lib/ratelimit"
 )
 
-// Issue 10, point 13: a refusal reaches a client whose body stalls, on a server without timeouts, and the connection ends.
+// Issue 10, point 13: a refusal reaches a client whose body stalls, on a server without timeouts,
+// and the connection ends.
 func TestARefusalReachesAClientWhoseBodyStalls(t *testing.T) {
 	limiter, err := ratelimit.New(ratelimit.NewMemoryStore(nil), bytes.Repeat([]byte{7}, ratelimit.MinSecretBytes), ratelimit.Config{Deadline: time.Minute})
 	if err != nil {

@@ -28,12 +28,13 @@ func Fields() []string {
 	return []string{fieldPolicy, fieldCurrent, fieldOldLimit, fieldOldRemaining, fieldOldReset}
 }
 
-// SetFields tells what a decision left, each field once and each policy once: of several limits with one name, such as one
-// policy for two subjects, the tightest. The older fields have room for one limit: the one with the fewest units left, and of
-// those that refuse and have equally few, the one that refuses longest. A private limit shows only in the refusal that it
-// caused. A decision without a limit to tell of sets nothing, and neither does one that was made without the store: it has no
-// figures. What is told as the quota is Policy.Limit, the units in a window; a bucket that holds more than that may have more
-// left.
+// SetFields tells what a decision left, each field once and each policy once: of several limits
+// with one name, such as one policy for two subjects, the tightest. The older fields have room for
+// one limit: the one with the fewest units left, and of those that refuse and have equally few, the
+// one that refuses longest. A private limit shows only in the refusal that it caused. A decision
+// without a limit to tell of sets nothing, and neither does one that was made without the store: it
+// has no figures. What is told as the quota is Policy.Limit, the units in a window; a bucket that
+// holds more than that may have more left.
 func SetFields(header http.Header, decision ratelimit.Decision) {
 	figuresOf(decision).set(header)
 }
@@ -116,11 +117,12 @@ func resetSeconds(limit *ratelimit.LimitResult) int64 {
 	return seconds(limit.Reset)
 }
 
-// maxSeconds bounds each wait that an answer tells: 68 years, the most that clients with timers of 32 bits can hold.
+// maxSeconds bounds each wait that an answer tells: 68 years, the most that clients with timers of
+// 32 bits can hold.
 const maxSeconds = 1<<31 - 1
 
-// seconds returns a wait in whole seconds, rounded up, so that waiting as long as told is enough: from 1, so that no client
-// comes back at once, to maxSeconds.
+// seconds returns a wait in whole seconds, rounded up, so that waiting as long as told is enough:
+// from 1, so that no client comes back at once, to maxSeconds.
 func seconds(d time.Duration) int64 {
 	return min(max(roundUp(d, time.Second), 1), maxSeconds)
 }

@@ -33,8 +33,8 @@ func (h *hangingUp) Decide(ctx context.Context, entries []ratelimit.Entry) ([]ra
 	return h.MemoryStore.Decide(ctx, entries)
 }
 
-// Issue 10, point 2: clients that hang up while they are decided about are counted, over HTTP/1 and HTTP/2, whatever the limit's
-// failure. No handler runs uncharged, and the log says nothing.
+// Issue 10, point 2: clients that hang up while they are decided about are counted, over HTTP/1 and
+// HTTP/2, whatever the limit's failure. No handler runs uncharged, and the log says nothing.
 func TestClientsThatHangUpAreCountedAndNoHandlerRunsUncharged(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
 		for _, failure := range []ratelimit.Failure{ratelimit.Refuse, ratelimit.Strict, ratelimit.Open} {
@@ -88,8 +88,8 @@ func TestClientsThatHangUpAreCountedAndNoHandlerRunsUncharged(t *testing.T) {
 	}
 }
 
-// Issue 10, point 2: Charges isn't ended by the client either, or else its look-up of a key would be a way around the limit. A
-// deadline that an outer handler set still holds for it.
+// Issue 10, point 2: Charges isn't ended by the client either, or else its look-up of a key would
+// be a way around the limit. A deadline that an outer handler set still holds for it.
 func TestChargesAreNamedForAClientThatHasGone(t *testing.T) {
 	limiter := memory(t)
 	var log bytes.Buffer
@@ -140,8 +140,8 @@ func (l *leaving) GiveBack(ctx context.Context, refunds []ratelimit.Refund) erro
 	return l.MemoryStore.GiveBack(ctx, refunds)
 }
 
-// Issue 10, point 4: who leaves a queue gives the place back, and nothing else that was charged; also when the server's own
-// context ends. A failure to is no news.
+// Issue 10, point 4: who leaves a queue gives the place back, and nothing else that was charged;
+// also when the server's own context ends. A failure to is no news.
 func TestWhoLeavesAQueueGivesThePlaceBackAndNothingElse(t *testing.T) {
 	for _, failing := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -201,7 +201,8 @@ func TestWhoLeavesAQueueGivesThePlaceBackAndNothingElse(t *testing.T) {
 	}
 }
 
-// Issue 10, point 4: a queue inside a queue. Whoever leaves the inner one has had its turn in the outer one.
+// Issue 10, point 4: a queue inside a queue. Whoever leaves the inner one has had its turn in the
+// outer one.
 func TestWhoLeavesAnInnerQueueGivesBackThatPlaceOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &leaving{MemoryStore: ratelimit.NewMemoryStore(nil)}

@@ -26,15 +26,18 @@ type Charges func(*http.Request) ([]ratelimit.Charge, error)
 // Limit makes middleware that charges each request before its handler runs, all its limits in one round trip. Every
 // answer, also the handler's own errors, carries the RateLimit fields of what was decided.
 //
-// A refused request is answered 429 with Retry-After; where the store doesn't answer, 503 with Retry-After; the handler
-// doesn't run then. A client that hangs up has been counted all the same. The handler finds the decision by [Decided].
+// A refused request is answered 429 with Retry-After; where the store doesn't answer, 503 with
+// Retry-After; the handler doesn't run then. A client that hangs up has been counted all the same.
+// The handler finds the decision by [Decided].
 //
-// A handler that a [ratelimit.LeakyBucket] admitted with a delay runs after that delay. A request whose context ends before,
-// because its client went away or the server's BaseContext was cancelled, gives its place in the queue back, and its handler
-// doesn't run; what other limits charged stands.
+// A handler that a [ratelimit.LeakyBucket] admitted with a delay runs after that delay. A request
+// whose context ends before, because its client went away or the server's BaseContext was
+// cancelled, gives its place in the queue back, and its handler doesn't run; what other limits
+// charged stands.
 //
-// Answers have each RateLimit field once, also where the handler sets some of its own, as a reverse proxy does: the tightest
-// value of the older fields, and in the lists each policy once. Its fields that can't be read are dropped.
+// Answers have each RateLimit field once, also where the handler sets some of its own, as a reverse
+// proxy does: the tightest value of the older fields, and in the lists each policy once. Its fields
+// that can't be read are dropped.
 //
 // Charges names what a request is charged; with no charge and no error it passes uncounted. An error that is a [Problem] is
 // answered so, and one that matches ratelimit.ErrSubject with 400; any other is answered 500 and logged. Nothing is charged
@@ -67,11 +70,12 @@ func PerAddress(policies ...ratelimit.Policy) Charges {
 	}
 }
 
-// RemoteAddr gives the address of the socket that a request came from, as limits count it: without the port and, of a
-// link-local address, the zone, an IPv6 address cut to its /64. No header is believed, because a client can write any. Behind a
-// proxy that is the proxy's address, and one counter for all: there, name the client by the header that the proxy sets itself.
-// Where there is no address, as on a Unix socket, the error is a Problem with status 503: a counter shared by all such requests
-// would let one caller lock out the others.
+// RemoteAddr gives the address of the socket that a request came from, as limits count it: without
+// the port and, of a link-local address, the zone, an IPv6 address cut to its /64. No header is
+// believed, because a client can write any. Behind a proxy that is the proxy's address, and one
+// counter for all: there, name the client by the header that the proxy sets itself. Where there is
+// no address, as on a Unix socket, the error is a Problem with status 503: a counter shared by all
+// such requests would let one caller lock out the others.
 func RemoteAddr(r *http.Request) (string, error) {
 	address, err := ratelimit.CanonicalAddress(withoutZone(r.RemoteAddr))
 	if err != nil {
@@ -84,8 +88,8 @@ func RemoteAddr(r *http.Request) (string, error) {
 	return address, nil
 }
 
-// withoutZone drops the zone of an address that a socket gave. The zone names an interface of this machine; text of any other
-// origin that has one is no address.
+// withoutZone drops the zone of an address that a socket gave. The zone names an interface of this
+// machine; text of any other origin that has one is no address.
 func withoutZone(remote string) string {
 	if address, err := netip.ParseAddrPort(remote); err == nil {
 		return address.Addr().WithZone("").String()
@@ -149,8 +153,9 @@ func (l *limited) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // bodyTime is how long the rest of a body may take that no handler reads.
 const bodyTime = 10 * time.Second
 
-// boundBody gives the rest of a request's body a deadline: net/http reads it before an answer that it wasn't read for goes
-// out, and would wait for ever for a client that stalls, unless its server has a ReadTimeout.
+// boundBody gives the rest of a request's body a deadline: net/http reads it before an answer that
+// it wasn't read for goes out, and would wait for ever for a client that stalls, unless its server
+// has a ReadTimeout.
 func boundBody(w http.ResponseWriter, r *http.Request, limit time.Duration) {
 	if r.Body != nil && r.Body != http.NoBody {
 		// An error means that there is no connection to wait for.
@@ -158,9 +163,9 @@ func boundBody(w http.ResponseWriter, r *http.Request, limit time.Duration) {
 	}
 }
 
-// decide charges a request. Besides an error it may give a decision, of the charges that could be read. A client that hangs up
-// is counted like any other, so nothing here ends with its connection: Charges keeps a deadline that an outer handler set, and
-// the limiter has its own.
+// decide charges a request. Besides an error it may give a decision, of the charges that could be
+// read. A client that hangs up is counted like any other, so nothing here ends with its connection:
+// Charges keeps a deadline that an outer handler set, and the limiter has its own.
 func (l *limited) decide(r *http.Request) (ratelimit.Decision, error) {
 	detached := context.WithoutCancel(r.Context())
 	ctx, cancel := detached, func() {}
@@ -203,8 +208,8 @@ func join(outer, inner ratelimit.Decision) ratelimit.Decision {
 	return both
 }
 
-// wait lets a request wait for its turn in the queues that admitted it. One that ends before gives its places back; what else
-// it was charged stands.
+// wait lets a request wait for its turn in the queues that admitted it. One that ends before gives
+// its places back; what else it was charged stands.
 func (l *limited) wait(ctx context.Context, decision ratelimit.Decision) error {
 	var delay time.Duration
 	var places []ratelimit.Reservation
@@ -223,7 +228,8 @@ func (l *limited) wait(ctx context.Context, decision ratelimit.Decision) error {
 	case <-turn.C:
 		return nil
 	case <-ctx.Done():
-		// GiveBack doesn't end with ctx. Should it fail, the places are free when their turn is over.
+		// GiveBack doesn't end with ctx. Should it fail, the places are free when their turn is
+		// over.
 		_ = l.limiter.GiveBack(ctx, places...)
 		return errGone
 	}

@@ -60,10 +60,12 @@ func (f figures) values() map[string]string {
 	return values
 }
 
-// merge leaves each field once in a header: what f tells, and what the header had from others, such as the service behind a
-// reverse proxy. Each policy is named once, with its tightest figures, and the older fields are those of the tightest policy,
-// whoever set them first. Fields of others that can't be read are dropped, since one of them makes the whole list unreadable
-// (RFC 9651, section 4.2); so are older fields that are not all three there. When f tells nothing the header stays as it is.
+// merge leaves each field once in a header: what f tells, and what the header had from others, such
+// as the service behind a reverse proxy. Each policy is named once, with its tightest figures, and
+// the older fields are those of the tightest policy, whoever set them first. Fields of others that
+// can't be read are dropped, since one of them makes the whole list unreadable (RFC 9651, section
+// 4.2); so are older fields that are not all three there. When f tells nothing the header stays as
+// it is.
 func (f figures) merge(header http.Header) {
 	if len(f.policies) == 0 {
 		return
@@ -92,7 +94,8 @@ func (f figures) and(others figures) figures {
 	return both
 }
 
-// tightest returns one figure of two with one name. Where it lacks a member it takes the other one's.
+// tightest returns one figure of two with one name. Where it lacks a member it takes the other
+// one's.
 func tightest(a, b figure) figure {
 	if b.known && (!a.known || b.remaining < a.remaining || b.remaining == a.remaining && b.reset > a.reset) {
 		a, b = b, a
@@ -108,8 +111,8 @@ func (o oldFigures) tighter(other oldFigures) bool {
 // figuresIn reads the fields of a header, as far as they can be read.
 func figuresIn(header http.Header) figures {
 	var read figures
-	// The members of one name belong together by their order: two services that each added a policy "default" added both
-	// of its members.
+	// The members of one name belong together by their order: two services that each added a policy
+	// "default" added both of its members.
 	places := map[string][]int{}
 	for _, member := range members(header.Values(fieldCurrent)) {
 		one := figure{name: member.name, current: member.text, remaining: math.MaxInt64}
@@ -136,8 +139,8 @@ func figuresIn(header http.Header) figures {
 	return figures{old: read.old}.and(read)
 }
 
-// numbers reads the values of an older field. Its earlier drafts add quotas to the limit, as members with parameters; they
-// are no figures of their own.
+// numbers reads the values of an older field. Its earlier drafts add quotas to the limit, as
+// members with parameters; they are no figures of their own.
 func numbers(values []string) (out []int64) {
 	for _, value := range values {
 		for text := range strings.SplitSeq(value, ",") {
@@ -151,7 +154,8 @@ func numbers(values []string) (out []int64) {
 	return out
 }
 
-// member is one of a list of structured fields: an item that is a string or a token, with its parameters.
+// member is one of a list of structured fields: an item that is a string or a token, with its
+// parameters.
 type member struct {
 	name   string
 	text   string
@@ -164,8 +168,9 @@ func (m member) number(name string) (int64, bool) {
 	return int64(n), err == nil
 }
 
-// members reads the lines of a list of structured fields (RFC 9651, section 4.2.1) whose members are strings or tokens, which
-// is what the RateLimit fields are. A line that is anything else is left out.
+// members reads the lines of a list of structured fields (RFC 9651, section 4.2.1) whose members
+// are strings or tokens, which is what the RateLimit fields are. A line that is anything else is
+// left out.
 func members(lines []string) (all []member) {
 	for _, line := range lines {
 		rest := strings.Trim(line, " ")
@@ -222,7 +227,8 @@ func cutMember(text string) (m member, rest string, ok bool) {
 	return m, rest, true
 }
 
-// cutBare reads a bare item (RFC 9651, section 4.2.3.1): a string, token, number, date, Boolean or byte sequence.
+// cutBare reads a bare item (RFC 9651, section 4.2.3.1): a string, token, number, date, Boolean or
+// byte sequence.
 func cutBare(text string) (value, rest string, ok bool) {
 	end := 0
 	while := func(in func(byte) bool) {
@@ -312,8 +318,8 @@ type merging struct {
 	hijacked bool
 }
 
-// mergeFields returns a ResponseWriter for the handler, and what to call when that has returned. It has the optional methods
-// that w has; others find w by Unwrap.
+// mergeFields returns a ResponseWriter for the handler, and what to call when that has returned. It
+// has the optional methods that w has; others find w by Unwrap.
 func mergeFields(w http.ResponseWriter, told figures) (_ http.ResponseWriter, returned func()) {
 	m := &merging{ResponseWriter: w, told: told}
 	_, flushes := w.(http.Flusher)
@@ -366,8 +372,9 @@ func (h hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, both, err
 }
 
-// Header merges the fields once the connection has been taken over: a reverse proxy adds those of the other service to the header
-// then, and writes the answer to an upgrade itself from what Header returns the next time.
+// Header merges the fields once the connection has been taken over: a reverse proxy adds those of
+// the other service to the header then, and writes the answer to an upgrade itself from what Header
+// returns the next time.
 func (m *merging) Header() http.Header {
 	header := m.ResponseWriter.Header()
 	if m.hijacked {
@@ -383,7 +390,8 @@ func (m *merging) merge() {
 	}
 }
 
-// WriteHeader merges the fields of interim answers too: a reverse proxy that passes them on clears the header after each.
+// WriteHeader merges the fields of interim answers too: a reverse proxy that passes them on clears
+// the header after each.
 func (m *merging) WriteHeader(status int) {
 	interim := status >= 100 && status < 200 && status != http.StatusSwitchingProtocols
 	m.merge()
@@ -405,7 +413,8 @@ func (m *merging) ReadFrom(source io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{m.ResponseWriter}, source)
 }
 
-// FlushError is what http.ResponseController looks for. It fails where the connection can't flush; then nothing is out yet.
+// FlushError is what http.ResponseController looks for. It fails where the connection can't flush;
+// then nothing is out yet.
 func (m *merging) FlushError() error {
 	before := m.final
 	m.merge()

@@ -7,7 +7,8 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// Issue 10, point 9: whatever another service writes, the lists stay readable, and each policy is in each of them once.
+// Issue 10, point 9: whatever another service writes, the lists stay readable, and each policy is
+// in each of them once.
 func FuzzMergedFieldsAreReadable(f *testing.F) {
 	for _, text := range []string{
 		`"a";q=1;w=2`, `"a";r=1;t=2, "b";r=0`, `a;r=1`, `"a", "a"`, `"a\\"b";c="d\\\\";e`, `1;r=2`, `("a" "b");q=1`, `"a";pk=:YQ==:`,

@@ -22,7 +22,8 @@ import (
 	"github.com/weirlimits/weir/lib/ratelimit/ratehttp"
 )
 
-// proxied serves a reverse proxy behind a limit of three a minute, named "api", in front of an upstream.
+// proxied serves a reverse proxy behind a limit of three a minute, named "api", in front of an
+// upstream.
 func proxied(t *testing.T, http2 bool, upstream http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	behind := httptest.NewServer(upstream)
@@ -47,7 +48,8 @@ const (
 	leftFirst = `"api";r=2;t=60`
 )
 
-// Issue 10, point 9; case A28: behind a reverse proxy each field comes once, with the tightest figures, over HTTP/1 and HTTP/2.
+// Issue 10, point 9; case A28: behind a reverse proxy each field comes once, with the tightest
+// figures, over HTTP/1 and HTTP/2.
 func TestBehindAReverseProxyEachFieldComesOnce(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -112,8 +114,8 @@ func TestBehindAReverseProxyEachFieldComesOnce(t *testing.T) {
 	}
 }
 
-// Issue 10, point 9: interim answers pass, and the answer after them, for which the proxy has cleared the header, has all fields
-// once.
+// Issue 10, point 9: interim answers pass, and the answer after them, for which the proxy has
+// cleared the header, has all fields once.
 func TestInterimAnswersPassAndTheFieldsComeOnceInTheAnswer(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
 		front := proxied(t, http2, func(w http.ResponseWriter, r *http.Request) {
@@ -146,7 +148,8 @@ func TestInterimAnswersPassAndTheFieldsComeOnceInTheAnswer(t *testing.T) {
 	}
 }
 
-// Issue 10, point 9: whoever sets the fields first, in the handler or outside, replaced, added or cleared.
+// Issue 10, point 9: whoever sets the fields first, in the handler or outside, replaced, added or
+// cleared.
 func TestTheTightestIsToldWhoeverSetsTheFieldsFirst(t *testing.T) {
 	set := func(put func(http.Header, string, string)) func(http.ResponseWriter) {
 		return func(w http.ResponseWriter) {
@@ -229,7 +232,8 @@ func TestOnePolicyForTwoSubjectsIsToldOnce(t *testing.T) {
 	}
 }
 
-// Issue 10, point 9: a handler finds what its connection can do, by type assertion and by http.ResponseController.
+// Issue 10, point 9: a handler finds what its connection can do, by type assertion and by
+// http.ResponseController.
 func TestAHandlerFindsWhatItsConnectionCanDo(t *testing.T) {
 	var has, can string
 	handler := ratehttp.Limit(memory(t), ratehttp.PerAddress(perAddress), ratehttp.Config{})(http.HandlerFunc(
@@ -275,7 +279,8 @@ func (w *bareWriter) Header() http.Header         { return w.header }
 func (w *bareWriter) Write(p []byte) (int, error) { return len(p), nil }
 func (w *bareWriter) WriteHeader(int)             {}
 
-// Issue 10, point 9: files, protocol upgrades and connections that are taken over work as without the middleware.
+// Issue 10, point 9: files, protocol upgrades and connections that are taken over work as without
+// the middleware.
 func TestFilesAndUpgradesPass(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file.txt")
 	if err := os.WriteFile(path, []byte(strings.Repeat("a", 1<<20)), 0o644); err != nil {

@@ -37,8 +37,9 @@ func (p *Problem) Error() string {
 	return fmt.Sprintf("ratehttp: problem %d: %s", p.Status, p.Detail)
 }
 
-// Write answers with the problem. Of the fields that are set already, those that describe another representation go, as
-// ProblemFields says; the others stay, such as the RateLimit fields and those of CORS.
+// Write answers with the problem. Of the fields that are set already, those that describe another
+// representation go, as ProblemFields says; the others stay, such as the RateLimit fields and those
+// of CORS.
 func (p *Problem) Write(w http.ResponseWriter) {
 	full := *p
 	full.RetryAfterSeconds = min(full.RetryAfterSeconds, maxSeconds)
@@ -64,9 +65,10 @@ func (p *Problem) Write(w http.ResponseWriter) {
 	w.Write(body) // an error means that the client has gone
 }
 
-// ProblemFields prepares the header of an answer whose body is a problem document. It removes the fields of the representation
-// that the problem replaces, and Retry-After; sets Content-Type; and has no cache keep the answer, also none that follows a
-// field of its own (RFC 9213) rather than Cache-Control.
+// ProblemFields prepares the header of an answer whose body is a problem document. It removes the
+// fields of the representation that the problem replaces, and Retry-After; sets Content-Type; and
+// has no cache keep the answer, also none that follows a field of its own (RFC 9213) rather than
+// Cache-Control.
 func ProblemFields(header http.Header) {
 	for name := range header {
 		if replaced(name) {
@@ -78,9 +80,10 @@ func ProblemFields(header http.Header) {
 	header.Set("X-Content-Type-Options", "nosniff")
 }
 
-// replacedFields describe a representation, or one cache's copy of it, besides those whose names begin with "Content-": its
-// validators and dates (RFC 9110, sections 8.8 and 10.2; RFC 9111, section 5; RFC 7089), digests (RFC 9530, RFC 3230),
-// ranges, links (RFC 8288), trailers, where else to find it, and what proxies make of an answer in its place.
+// replacedFields describe a representation, or one cache's copy of it, besides those whose names
+// begin with "Content-": its validators and dates (RFC 9110, sections 8.8 and 10.2; RFC 9111,
+// section 5; RFC 7089), digests (RFC 9530, RFC 3230), ranges, links (RFC 8288), trailers, where
+// else to find it, and what proxies make of an answer in its place.
 var replacedFields = map[string]bool{
 	"accept-ranges": true, "age": true, "delta-base": true, "digest": true, "etag": true, "expires": true, "im": true,
 	"last-modified": true, "link": true, "location": true, "memento-datetime": true, "refresh": true, "repr-digest": true,
@@ -89,8 +92,8 @@ var replacedFields = map[string]bool{
 	"x-accel-expires": true, "x-accel-redirect": true, "x-sendfile": true, "x-sourcemap": true,
 }
 
-// replaced reports whether a field must not be inherited by a problem. The names of targeted cache fields end in
-// "-Cache-Control".
+// replaced reports whether a field must not be inherited by a problem. The names of targeted cache
+// fields end in "-Cache-Control".
 func replaced(name string) bool {
 	name = strings.ToLower(name)
 	switch {
@@ -102,9 +105,9 @@ func replaced(name string) bool {
 	return replacedFields[name] || strings.HasSuffix(name, "-cache-control")
 }
 
-// Refusal is the 429 of a decision that is not allowed. It names the limits that refused, each once, and no other, no private
-// one beside one that everybody knows of. The sentence is about the one that refuses longest, or else about the ban that ends
-// last.
+// Refusal is the 429 of a decision that is not allowed. It names the limits that refused, each
+// once, and no other, no private one beside one that everybody knows of. The sentence is about the
+// one that refuses longest, or else about the ban that ends last.
 func Refusal(decision ratelimit.Decision) *Problem {
 	problem := &Problem{
 		Type:              quotaExceeded,

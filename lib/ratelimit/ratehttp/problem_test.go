@@ -13,7 +13,8 @@ import (
 	"github.com/weirlimits/weir/lib/ratelimit/ratehttp"
 )
 
-// page describes a page and its copies in caches, as a handler outside the middleware may have done.
+// page describes a page and its copies in caches, as a handler outside the middleware may have
+// done.
 var page = map[string]string{
 	"Accept-Ranges": "bytes", "Age": "7", "Content-Disposition": "attachment", "Content-Encoding": "gzip", "Content-Language": "de",
 	"Content-Length": "5", "Content-Location": "/page.de.html", "Content-Range": "bytes 0-4/9", "Content-Type": "text/html",
@@ -34,7 +35,8 @@ var others = map[string]string{
 	"Set-Cookie": "a=b", "Strict-Transport-Security": "max-age=1", "X-Request-Id": "1", "Allow": "GET", "Server-Timing": "a;dur=1",
 }
 
-// Issue 10, point 10: a problem has no field of the representation that it replaces, and no cache keeps it.
+// Issue 10, point 10: a problem has no field of the representation that it replaces, and no cache
+// keeps it.
 func TestAProblemInheritsNothingOfThePageItReplaces(t *testing.T) {
 	for _, status := range []int{400, 401, 403, 404, 413, 429, 500, 503} {
 		outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -96,8 +98,8 @@ func TestARefusalInheritsNothingEither(t *testing.T) {
 	}
 }
 
-// Issue 10, point 11: a banned client is told so, until when, and to wait no longer than its timers hold. What is told is
-// the same for every subject.
+// Issue 10, point 11: a banned client is told so, until when, and to wait no longer than its timers
+// hold. What is told is the same for every subject.
 func TestABannedClientReadsThatItIsBlockedAndUntilWhen(t *testing.T) {
 	limiter := memory(t)
 	for _, policy := range []ratelimit.Policy{perAddress, perAccount} {
@@ -141,7 +143,8 @@ func TestABannedClientReadsThatItIsBlockedAndUntilWhen(t *testing.T) {
 	}
 }
 
-// Issue 10, point 11: the ban that ends last is told, and a private one not beside a limit that everybody may know of.
+// Issue 10, point 11: the ban that ends last is told, and a private one not beside a limit that
+// everybody may know of.
 func TestOfABanAndALimitTheBanIsTold(t *testing.T) {
 	until := noon().Add(time.Hour)
 	limit := func(name string, wait time.Duration, banned time.Time, private bool) ratelimit.LimitResult {
@@ -167,7 +170,8 @@ func TestOfABanAndALimitTheBanIsTold(t *testing.T) {
 	}
 }
 
-// Issue 10, point 12; case A35: the zone of the socket's address goes, and nothing else of a request has one.
+// Issue 10, point 12; case A35: the zone of the socket's address goes, and nothing else of a
+// request has one.
 func TestALinkLocalClientIsCountedByItsAddress(t *testing.T) {
 	for remote, want := range map[string]string{
 		"[fe80::1%eth0]:4000": "fe80::", "[fe80::2%25eth1]:4000": "fe80::", "fe80::1%eth0": "fe80::", "[fe80::1]:4000": "fe80::",
