@@ -85,7 +85,7 @@ func New(store Store, secret []byte, config Config) (*Limiter, error) {
 		now = time.Now
 	}
 	limiter := &Limiter{secret: bytes.Clone(secret), other: bytes.Clone(config.OtherSecret)}
-	limiter.local = &local{now: now, instances: int64(cmp.Or(config.Instances, defaultInstances))}
+	limiter.local = newLocal(now, int64(cmp.Or(config.Instances, defaultInstances)))
 	newGuards := func() *guards {
 		return &guards{now: now, deadline: cmp.Or(config.Deadline, defaultDeadline), local: limiter.local}
 	}

@@ -29,8 +29,9 @@ const refusalAction Action = "refusal"
 // Each call forgets a few of the keys and refunds that have expired, so that the store holds little more than what is live,
 // and no call waits longer for that than for a few of them. It keeps the newest 65,536 audit rows.
 type MemoryStore struct {
-	now    func() time.Time
-	steady bool
+	now       func() time.Time
+	steady    bool // forgets nothing in passing
+	unaudited bool
 
 	mu      sync.Mutex
 	keys    keyed[*keptKey]
@@ -166,6 +167,9 @@ func (m *MemoryStore) state(key int64) State {
 
 // audit keeps an audit row, and of more than it may keep the newest.
 func (m *MemoryStore) audit(row Audit) {
+	if m.unaudited {
+		return
+	}
 	if len(m.audits) == 2*maxMemoryAudits {
 		m.audits = append(m.audits[:0], m.audits[maxMemoryAudits:]...)
 	}
@@ -348,15 +352,36 @@ func (m *MemoryStore) sweepInPassing(now int64) {
 	}
 }
 
-// room says whether so many more keys fit below a bound, when what has expired is gone.
-func (m *MemoryStore) room(more, most int) bool {
+// room reports whether the entries' keys fit below a bound when what has expired is gone.
+func (m *MemoryStore) room(entries []Entry, most int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	added := 0
+	for _, entry := range entries {
+		if _, found := m.keys.get(entry.Key); !found {
+			added++
+		}
+	}
 	now := m.micros()
-	for m.keys.len()+more > most && m.expiry.next() <= now {
+	for m.keys.len()+added > most && m.expiry.next() <= now {
 		m.sweep(now, 1)
 	}
-	return m.keys.len()+more <= most
+	return m.keys.len()+added <= most
+}
+
+// sweepSome forgets some of what has expired, and returns how many keys are left.
+func (m *MemoryStore) sweepSome() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sweepInPassing(m.micros())
+	return int64(m.keys.len())
+}
+
+// size returns how many keys there are.
+func (m *MemoryStore) size() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return int64(m.keys.len())
 }
 
 // Audits returns the newest 65,536 of what was audited so far, oldest first.
