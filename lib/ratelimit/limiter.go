@@ -467,9 +467,9 @@ func conclude(entries []Entry, rows []Row, allowed bool) Decision {
 		if state := row.State; state.Override == Banned && state.UntilMicros > row.NowMicros {
 			result.BannedUntil = time.UnixMicro(state.UntilMicros).UTC()
 		}
-		if row.Charged && !row.Uncounted {
+		if row.Charged {
 			result.Reservation = reserve(entry, row)
-			if !now.exempted {
+			if !now.exempted && !row.Uncounted {
 				result.Delay = micros(entry.Policy.delayMicros(row.State, entry.Cost))
 			}
 		}
@@ -548,9 +548,12 @@ func blame(decision *Decision, entries []Entry, rows []Row) {
 	result.RetryAfter, result.Reset, result.wait = time.Second, time.Second, time.Second
 }
 
-func reserve(entry Entry, row Row) Reservation {
-	reservation := Reservation{refund: refundOf(entry, row)}
-	if row.Next != nil {
+// reserve returns what gives a charge back: nothing of what an exemption admitted uncounted.
+func reserve(entry Entry, row Row) (reservation Reservation) {
+	if !row.Uncounted {
+		reservation.refund = refundOf(entry, row)
+	}
+	if row.Next != nil && !row.Next.Uncounted {
 		reservation.next = refundOf(entry, *row.Next)
 	}
 	return reservation

@@ -316,6 +316,10 @@ func (d *spanning) giveBack(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx) // it is owed
 	refunds := make([]Refund, len(d.held))
 	for i, held := range d.held {
+		if held.row.Uncounted {
+			d.rows[held.at].Charged = false // there is nothing to give back
+			continue
+		}
 		refunds[i] = refundOf(d.entries[held.at], held.row)
 	}
 	for _, group := range d.shards.groups(refunds) {

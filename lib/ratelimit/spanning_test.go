@@ -318,6 +318,38 @@ func TestADecisionThatIsRefusedLateGivesBackWhatItCharged(t *testing.T) {
 	}
 }
 
+// Issue 1.5: what an exemption admitted uncounted is not given back, alone or by a decision that is refused late.
+func TestAnUncountedChargeIsNotGivenBack(t *testing.T) {
+	f := newFleet(t, 3)
+	first, second := f.on(3, "a", 0), f.on(3, "b", 0)
+	edge, account := perMinute("edge", 5, 0), perMinute("account", 1, 0)
+	f.decide(edge.ChargeN(first, 4))
+	if err := f.limiter.Operate(t.Context(), ratelimit.Allow, edge, first, storetest.Start.Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	alone := f.decide(edge.ChargeN(first, 3))
+	if err := f.limiter.GiveBack(t.Context(), alone.Limits[0].Reservation); err != nil || !alone.Allowed {
+		t.Fatalf("%+v, %v", alone, err)
+	}
+	f.said()
+	f.hook = func(n int, c call) (before, after error) {
+		if n == 4 { // two peeks and the charge of a are done
+			if _, err := f.shards[1].MemoryStore.Decide(t.Context(), entriesOf(t, account.Charge(second))); err != nil {
+				t.Error(err)
+			}
+		}
+		return nil, nil
+	}
+	got := f.decide(edge.ChargeN(first, 3), account.Charge(second))
+	f.hook = nil
+	if calls := f.said(); calls != "peek a, peek b, decide a, decide b, " || got.Allowed {
+		t.Errorf("calls %q, allowed %t", calls, got.Allowed)
+	}
+	if used := f.used(f.limiter, edge, first); used != 4 {
+		t.Errorf("%d used, want the 4 that were counted", used)
+	}
+}
+
 // entriesOf are what a limiter makes of charges.
 func entriesOf(t *testing.T, charges ...ratelimit.Charge) []ratelimit.Entry {
 	store := &recorder{}
