@@ -49,67 +49,6 @@ func (s *Store) Audit(ctx context.Context, below int64, limit int) ([]AuditRow, 
 	return all, nil
 }
 
-// RefusalHours is how far Refusals looks back: the hour that runs and the 23 before it.
-const RefusalHours = 24
-
-// HourlyRefusals are first refusals of keys in their windows, by policy and hour. An hour without any counts 0.
-type HourlyRefusals struct {
-	From     time.Time // when the first hour began
-	Policies []PolicyRefusals
-}
-
-// PolicyRefusals are those of one policy, oldest hour first.
-type PolicyRefusals struct {
-	Policy string
-	Hours  [RefusalHours]int64
-}
-
-// refusals has a row for the clock alone when there is no refusal.
-var refusals = newText(`
-WITH
-  clock AS MATERIALIZED (
-    SELECT ` + clock + ` / 3600000000 AS hour
-  )
-SELECT coalesce(policy, ''), clock.hour, coalesce(at_micros / 3600000000 - clock.hour + ?, 0) AS place, count(policy)
-FROM clock LEFT JOIN rate_limit_audit
-  ON action = 'refusal'
-  AND at_micros >= (clock.hour - ?) * 3600000000
-  AND at_micros < (clock.hour + 1) * 3600000000
-GROUP BY clock.hour, policy, place
-ORDER BY policy, place`)
-
-// Refusals tells of each policy that refused something, in the order of names. It names no key, and reads every row of the
-// audit: a view for an operator, not for every request. Config.Deadline bounds it.
-func (s *Store) Refusals(ctx context.Context) (HourlyRefusals, error) {
-	const before = RefusalHours - 1
-	outcomes, err := s.run(ctx, call{refusals, []any{s.now(), int64(before), int64(before)}})
-	if err != nil {
-		return HourlyRefusals{}, wrap("refusals", err)
-	}
-	var all HourlyRefusals
-	for _, row := range outcomes[0].rows {
-		if len(row) != 4 {
-			return HourlyRefusals{}, errNonsense
-		}
-		var hour, place, n int64
-		if err := scan([][]string{row[1:]}, &hour, &place, &n); err != nil {
-			return HourlyRefusals{}, err
-		}
-		if place < 0 || place >= RefusalHours {
-			return HourlyRefusals{}, errNonsense
-		}
-		all.From = time.Unix((hour-before)*3600, 0).UTC()
-		if n == 0 {
-			continue
-		}
-		if last := len(all.Policies) - 1; last < 0 || all.Policies[last].Policy != row[0] {
-			all.Policies = append(all.Policies, PolicyRefusals{Policy: row[0]})
-		}
-		all.Policies[len(all.Policies)-1].Hours[place] = n
-	}
-	return all, nil
-}
-
 // auditSweepRows bounds one statement of SweepAudit: few enough that no decision waits long for the writer.
 const auditSweepRows = 1000
 

@@ -39,12 +39,12 @@ func TestCountsAreOfLiveKeysAndOfADaysRefusals(t *testing.T) {
 		if err := store.Operate(t.Context(), ban); err != nil {
 			t.Fatal(err)
 		}
-		expect("at first", sqlstore.Count{"banned", 1, 0}, sqlstore.Count{"day", 1, 1}, sqlstore.Count{"minute", 2, 1})
+		expect("at first", sqlstore.Count{Policy: "banned", ActiveKeys: 1, Refusals: 0}, sqlstore.Count{Policy: "day", ActiveKeys: 1, Refusals: 1}, sqlstore.Count{Policy: "minute", ActiveKeys: 2, Refusals: 1})
 		clock.At(time.Minute)
 		decide(2, "minute", time.Minute, 3)
-		expect("a minute later", sqlstore.Count{"banned", 1, 0}, sqlstore.Count{"day", 1, 1}, sqlstore.Count{"minute", 1, 2})
+		expect("a minute later", sqlstore.Count{Policy: "banned", ActiveKeys: 1, Refusals: 0}, sqlstore.Count{Policy: "day", ActiveKeys: 1, Refusals: 1}, sqlstore.Count{Policy: "minute", ActiveKeys: 1, Refusals: 2})
 		clock.At(24 * time.Hour)
-		expect("a day later", sqlstore.Count{"minute", 0, 1})
+		expect("a day later", sqlstore.Count{Policy: "minute", ActiveKeys: 0, Refusals: 1})
 		clock.At(24*time.Hour + time.Minute)
 		expect("when all is over")
 	})
