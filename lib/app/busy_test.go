@@ -15,8 +15,8 @@ import (
 	"github.com/weirlimits/weir/lib/testkit/turso"
 )
 
-// Issue 10, point 8: a server that is busy at the first of every statement is no outage on any route, charges nothing twice,
-// and leaves no right password counted.
+// Issue 10, point 8: a server that is busy at the first of every statement is no outage on any
+// route, charges nothing twice, and leaves no right password counted.
 func TestAServerThatIsBusyOnceIsAskedAgainOnEveryRoute(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) { t.Parallel(); busyOnce(t, hrana.Start(t, hrana.Config{}).URL, false) })
 	t.Run("turso", func(t *testing.T) { t.Parallel(); busyOnce(t, turso.Start(t).URL, false) })
@@ -82,7 +82,8 @@ func busyOnce(t *testing.T, server string, all bool) {
 	}
 }
 
-// cell moves the clock on, and returns what sends an operation with a body, from an address of its own.
+// cell moves the clock on, and returns what sends an operation with a body, from an address of its
+// own.
 func (f *faulty) cell(o operation, body string, who func(*http.Request)) (send func() reply) {
 	f.cells += 3 // beyond a window of an hour; all cells are within a session's fourteen days
 	f.clock.At(time.Duration(f.cells) * cellTime)
@@ -121,8 +122,8 @@ func (f *faulty) used() map[string]int {
 	return used
 }
 
-// Issue 10, point 8: a server that is always busy is one 503 on every route, asked twice for a statement, and never a reason to
-// open the breaker.
+// Issue 10, point 8: a server that is always busy is one 503 on every route, asked twice for a
+// statement, and never a reason to open the breaker.
 func TestAServerThatIsAlwaysBusyIsOne503(t *testing.T) {
 	f := newFaulty(t, turso.StartLibSQL(t).URL, "refuse")
 	who := f.people()

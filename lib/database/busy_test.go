@@ -27,7 +27,8 @@ CREATE TRIGGER IF NOT EXISTS t AFTER DELETE ON a BEGIN SELECT CASE WHEN 1 THEN 2
 INSERT INTO a VALUES (2);
 COMMIT`
 
-// Issue 10, point 8: what a busy server did not carry out is asked again once, through libsql-client-go, which drops codes.
+// Issue 10, point 8: what a busy server did not carry out is asked again once, through
+// libsql-client-go, which drops codes.
 func TestAStatementThatABusyServerDidNotCarryOutIsAskedAgainOnce(t *testing.T) {
 	test := func(t *testing.T, url string) {
 		proxy := faults.Start(t, url)
@@ -146,7 +147,8 @@ type coded int
 func (coded) Error() string { return "something" }
 func (c coded) Code() int   { return int(c) }
 
-// Issue 10, point 8: the same on a file, whose driver gives SQLite's extended codes. It has waited for a lock by itself.
+// Issue 10, point 8: the same on a file, whose driver gives SQLite's extended codes. It has waited
+// for a lock by itself.
 func TestAStatementThatABusyFileDidNotCarryOutIsAskedAgainOnce(t *testing.T) {
 	const busy, locked, snapshot, full = 5, 6, 5 | 2<<8, 13
 	for _, c := range []struct {
@@ -184,7 +186,8 @@ func TestAStatementThatABusyFileDidNotCarryOutIsAskedAgainOnce(t *testing.T) {
 				if took := time.Since(begun); took > c.takes+hrana.MaxPause {
 					t.Errorf("%d %q: it took %v", c.err, c.text, took)
 				}
-				// A transaction may be open on the connection that failed: the second call has another one.
+				// A transaction may be open on the connection that failed: the second call has
+				// another one.
 				if want := map[bool]int{true: 2, false: 1}[strings.Contains(c.text, ";") && c.asked == 2]; f.made != want {
 					t.Errorf("%q: %d connections, want %d", c.text, f.made, want)
 				}
@@ -193,7 +196,8 @@ func TestAStatementThatABusyFileDidNotCarryOutIsAskedAgainOnce(t *testing.T) {
 	}
 }
 
-// Issue 10, point 8: a writer that a real file turned away, here without a wait of its own, gets through the second time.
+// Issue 10, point 8: a writer that a real file turned away, here without a wait of its own, gets
+// through the second time.
 func TestAWriterThatAFileTurnedAwayGetsThroughTheSecondTime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "weir.db")
 	db := openTestURL(t, "file:"+path, time.Minute)
@@ -232,7 +236,8 @@ func TestAWriterThatAFileTurnedAwayGetsThroughTheSecondTime(t *testing.T) {
 	}
 }
 
-// Issue 10, point 0: the wait for a place at the server is part of a call, for the driver's calls and the client's together.
+// Issue 10, point 0: the wait for a place at the server is part of a call, for the driver's calls
+// and the client's together.
 func TestAServersPlacesAreSharedAndTheWaitForOneIsPartOfACall(t *testing.T) {
 	hold := make(chan struct{})
 	arrived := make(chan struct{}, 2*hrana.MaxOpen)

@@ -51,13 +51,14 @@ type Config struct {
 	Deadline time.Duration
 }
 
-// DB is a pool of guarded connections: no call on it outlives the deadline or ends in a panic. A call that the database was
-// too busy for, so that nothing of it was carried out, is made again once within the deadline; any other call that may have
-// reached the database is never repeated. A deadline passed is context.DeadlineExceeded by errors.Is. A connection that
-// failed is not used again, so a text that opened a transaction and failed leaves none open.
+// DB is a pool of guarded connections: no call on it outlives the deadline or ends in a panic. A
+// call that the database was too busy for, so that nothing of it was carried out, is made again
+// once within the deadline; any other call that may have reached the database is never repeated. A
+// deadline passed is context.DeadlineExceeded by errors.Is. A connection that failed is not used
+// again, so a text that opened a transaction and failed leaves none open.
 //
-// At a server, a DB has at most hrana.MaxOpen calls open at once, those of HTTP included. The wait for a place is part of a
-// call.
+// At a server, a DB has at most hrana.MaxOpen calls open at once, those of HTTP included. The wait
+// for a place is part of a call.
 //
 // Interactive transactions are refused (ErrTransaction). The wait for a free connection is not a call: it is bounded by
 // the caller's context only. A DB is safe for concurrent use.

@@ -42,7 +42,8 @@ const busyPause = 2 * time.Millisecond
 // ignores its context. The embedded file's driver honours the context, and is called directly: a switch between
 // goroutines would be a large part of a call that takes some 20 µs.
 //
-// A call that failed because the database was busy is made again, once, after a short pause: see conn.again.
+// A call that failed because the database was busy is made again, once, after a short pause: see
+// conn.again.
 type guard struct {
 	inner    driver.Connector
 	deadline time.Duration
@@ -84,14 +85,16 @@ func (g *guard) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 }
 
-// isBusy recognises SQLITE_BUSY and SQLITE_LOCKED, which are 5 and 6 with or without an extension in the upper bits.
+// isBusy recognises SQLITE_BUSY and SQLITE_LOCKED, which are 5 and 6 with or without an extension
+// in the upper bits.
 func isBusy(err error) bool {
 	var coded interface{ Code() int }
 	return errors.As(err, &coded) && (coded.Code()&0xff == 5 || coded.Code()&0xff == 6)
 }
 
-// serverBusy recognises the same in an error of libsql-client-go, which drops the code. What it says of an HTTP status other
-// than 200 begins otherwise and is not recognised: see hrana.ServerError.Busy.
+// serverBusy recognises the same in an error of libsql-client-go, which drops the code. What it
+// says of an HTTP status other than 200 begins otherwise and is not recognised: see
+// hrana.ServerError.Busy.
 func serverBusy(err error) bool {
 	return hrana.BusyMessage(strings.TrimPrefix(err.Error(), "failed to execute SQL:\n"))
 }
@@ -206,7 +209,8 @@ func once[T any](ctx context.Context, c *conn, query string, f func(context.Cont
 	return v, err
 }
 
-// call runs f, which carries out query, under the deadline, with a context that it returns and that lasts until end is called.
+// call runs f, which carries out query, under the deadline, with a context that it returns and that
+// lasts until end is called.
 func call[T any](ctx context.Context, c *conn, query string, f func(context.Context) (T, error)) (v T, _ context.Context, end context.CancelFunc, err error) {
 	type outcome struct {
 		v   T
@@ -278,10 +282,11 @@ func call[T any](ctx context.Context, c *conn, query string, f func(context.Cont
 	return v, ctx, end, c.fail(ctx, err)
 }
 
-// again pauses after the database was too busy for query, and reports whether to carry query out again: whether the error
-// proves that nothing of it was carried out. It does for a single statement, which is carried out as a whole or not at all,
-// and for a text that is one transaction from BEGIN to COMMIT. That text gets a new connection, because its transaction may
-// still be open on the old one.
+// again pauses after the database was too busy for query, and reports whether to carry query out
+// again: whether the error proves that nothing of it was carried out. It does for a single
+// statement, which is carried out as a whole or not at all, and for a text that is one transaction
+// from BEGIN to COMMIT. That text gets a new connection, because its transaction may still be open
+// on the old one.
 func (c *conn) again(ctx context.Context, query string) bool {
 	statements := split(query)
 	if len(statements) > 1 && !isTransaction(statements) {
@@ -319,8 +324,8 @@ func split(text string) (statements []string) {
 	}
 }
 
-// isTransaction reports whether several statements are one transaction: the first begins it, the last commits it, and none
-// between them ends it.
+// isTransaction reports whether several statements are one transaction: the first begins it, the
+// last commits it, and none between them ends it.
 func isTransaction(statements []string) bool {
 	for i, statement := range statements {
 		word, _, _ := strings.Cut(strings.ToUpper(strings.Join(strings.Fields(statement), " ")), " ")

@@ -8,12 +8,14 @@ import (
 	"time"
 )
 
-// MaxPause bounds the pause before a statement is asked again. What is in the way of a writer is another one's commit, some
-// milliseconds, or a checkpoint of libSQL's server, some hundred, for which that server waits itself before it answers.
+// MaxPause bounds the pause before a statement is asked again. What is in the way of a writer is
+// another one's commit, some milliseconds, or a checkpoint of libSQL's server, some hundred, for
+// which that server waits itself before it answers.
 const MaxPause = 50 * time.Millisecond
 
-// busyCodes say that a statement was not carried out because others were in the way, or because the server let it begin
-// nothing. SQLite's have extensions, such as SQLITE_BUSY_SNAPSHOT and SQLITE_LOCKED_SHAREDCACHE.
+// busyCodes say that a statement was not carried out because others were in the way, or because the
+// server let it begin nothing. SQLite's have extensions, such as SQLITE_BUSY_SNAPSHOT and
+// SQLITE_LOCKED_SHAREDCACHE.
 var busyCodes = []string{"SQLITE_BUSY", "SQLITE_LOCKED", "TRANSACTION_BUSY", "BLOCKED"}
 
 // busyMessages are what the databases say with these codes, in lower case.
@@ -24,8 +26,9 @@ var busyMessages = []string{
 	"operation was blocked",                        // BLOCKED
 }
 
-// Busy reports whether the error proves that the statement was not carried out and may be next time. Only the result of a
-// statement proves that: an HTTP status other than 200 speaks of the whole request, of which a part may be done.
+// Busy reports whether the error proves that the statement was not carried out and may be next
+// time. Only the result of a statement proves that: an HTTP status other than 200 speaks of the
+// whole request, of which a part may be done.
 func (e *ServerError) Busy() bool {
 	if e.Status != http.StatusOK {
 		return false
@@ -38,8 +41,8 @@ func (e *ServerError) Busy() bool {
 	return BusyMessage(e.Message)
 }
 
-// BusyMessage does the same for a database's message whose code is lost. The message has to begin with the database's words,
-// so that a name or a text of a user's in it proves nothing.
+// BusyMessage does the same for a database's message whose code is lost. The message has to begin
+// with the database's words, so that a name or a text of a user's in it proves nothing.
 func BusyMessage(message string) bool {
 	message = strings.ToLower(message)
 	for _, prefix := range []string{"sqlite_busy: ", "sqlite_locked: ", "sqlite error: "} {
@@ -53,8 +56,8 @@ func BusyMessage(message string) bool {
 	return false
 }
 
-// Pause waits for a random time before a statement is asked again, and reports whether ctx still lasts. The time is at most
-// MaxPause, and at most a quarter of what is left of ctx.
+// Pause waits for a random time before a statement is asked again, and reports whether ctx still
+// lasts. The time is at most MaxPause, and at most a quarter of what is left of ctx.
 func Pause(ctx context.Context) bool {
 	longest := MaxPause
 	if end, bounded := ctx.Deadline(); bounded {

@@ -20,7 +20,8 @@ import (
 	"github.com/weirlimits/weir/lib/testkit/turso"
 )
 
-// behindAProxy makes a client of a proxy in front of a server with a table, whose pauses are counted and take no time.
+// behindAProxy makes a client of a proxy in front of a server with a table, whose pauses are
+// counted and take no time.
 func behindAProxy(t *testing.T, url string) (client *hrana.Client, proxy *faults.Proxy, pauses *int) {
 	t.Helper()
 	proxy = faults.Start(t, url)
@@ -43,7 +44,8 @@ const (
 	insertTen = "INSERT INTO t VALUES (10)"
 )
 
-// Issue 10, point 8: what is known not to have been carried out is asked again once, and nothing else is.
+// Issue 10, point 8: what is known not to have been carried out is asked again once, and nothing
+// else is.
 func TestWhatABusyServerDidNotCarryOutIsAskedAgainOnce(t *testing.T) {
 	servers := map[string]func() string{
 		"hrana":  func() string { return server.Start(t, server.Config{}).URL },
@@ -101,7 +103,8 @@ func TestWhatABusyServerDidNotCarryOutIsAskedAgainOnce(t *testing.T) {
 						}
 					}
 					ones, tens := rows()
-					// In what order the third statement and the second request come to be carried out, the read tells.
+					// In what order the third statement and the second request come to be carried
+					// out, the read tells.
 					want := map[bool]string{true: "1"}[strings.Contains(c.want, "N")]
 					if c.pauses > 0 && tens == "1" {
 						want = "2"
@@ -121,7 +124,8 @@ func TestWhatABusyServerDidNotCarryOutIsAskedAgainOnce(t *testing.T) {
 	}
 }
 
-// Issue 10, point 8: an outcome that is unknown, and a refusal for another reason, are never asked again.
+// Issue 10, point 8: an outcome that is unknown, and a refusal for another reason, are never asked
+// again.
 func TestAnythingButABusyStatementIsNeverAskedAgain(t *testing.T) {
 	for _, c := range []struct {
 		status int
@@ -162,7 +166,8 @@ func told(message, code string) string {
 	return `{"results":[{"type":"error","error":` + string(text) + `},{"type":"ok","response":{"type":"close"}}]}`
 }
 
-// Issue 10, point 8: what becomes of the second request is not known when it fails, and is not asked for a third time.
+// Issue 10, point 8: what becomes of the second request is not known when it fails, and is not
+// asked for a third time.
 func TestASecondRequestThatFailsIsTheError(t *testing.T) {
 	asked := 0
 	client, _ := answering(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -226,7 +231,8 @@ func TestAPauseIsRandomAndEndsWithinTheDeadline(t *testing.T) {
 	})
 }
 
-// Issue 10, point 8: a deadline that ends in the pause gives the server's answer, and no second request.
+// Issue 10, point 8: a deadline that ends in the pause gives the server's answer, and no second
+// request.
 func TestADeadlineThatEndsInThePauseLeavesTheFirstAnswer(t *testing.T) {
 	client, count := answering(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, told("database is locked", "SQLITE_BUSY")) })
 	client.SetPause(func(context.Context) bool { return false })
@@ -236,7 +242,8 @@ func TestADeadlineThatEndsInThePauseLeavesTheFirstAnswer(t *testing.T) {
 	}
 }
 
-// Issue 10, point 0: what a process has open at a server is bounded, and the wait for a place is part of the deadline.
+// Issue 10, point 0: what a process has open at a server is bounded, and the wait for a place is
+// part of the deadline.
 func TestAGateHasSoManyPlacesAndFewerWhileTheServerIsStrained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gate hrana.Gate

@@ -8,21 +8,23 @@ import (
 )
 
 const (
-	// MaxOpen is how many requests a process has open at a server at once. Thirty decisions at once over a slow network take
-	// one round trip each; with 32 writers at once libSQL's server (sqld 0.24.1) stopped writing for good.
+	// MaxOpen is how many requests a process has open at a server at once. Thirty decisions at once
+	// over a slow network take one round trip each; with 32 writers at once libSQL's server (sqld
+	// 0.24.1) stopped writing for good.
 	MaxOpen = 30
 
-	// MaxOpenStrained is the same while the server is strained. Eight decisions take it some 40 ms and keep its only writer
-	// at work, so more would only wait there, and be left behind in its queue when their deadline passes.
+	// MaxOpenStrained is the same while the server is strained. Eight decisions take it some 40 ms
+	// and keep its only writer at work, so more would only wait there, and be left behind in its
+	// queue when their deadline passes.
 	MaxOpenStrained = 8
 
-	// strainTime is how long a server counts as strained after it was busy or gave no answer in time. Its checkpoints, at
-	// which it is busy most often, come every 20 seconds.
+	// strainTime is how long a server counts as strained after it was busy or gave no answer in
+	// time. Its checkpoints, at which it is busy most often, come every 20 seconds.
 	strainTime = 30 * time.Second
 )
 
-// Gate bounds the requests that are open at a server at once. Its zero value is ready for use, by many goroutines; a nil one
-// bounds nothing.
+// Gate bounds the requests that are open at a server at once. Its zero value is ready for use, by
+// many goroutines; a nil one bounds nothing.
 type Gate struct {
 	mu            sync.Mutex
 	open          int
@@ -30,7 +32,8 @@ type Gate struct {
 	waiting       []chan struct{} // in order of arrival; closed when the place is there
 }
 
-// Enter waits for a place until ctx ends, whose error it returns then. Each Enter that returns nil needs one Leave.
+// Enter waits for a place until ctx ends, whose error it returns then. Each Enter that returns nil
+// needs one Leave.
 func (g *Gate) Enter(ctx context.Context) error {
 	if g == nil {
 		return nil
@@ -82,7 +85,8 @@ func (g *Gate) most() int {
 	return MaxOpen
 }
 
-// admit gives free places to those who wait. While places are taken, each Leave calls it, so that nobody waits for ever.
+// admit gives free places to those who wait. While places are taken, each Leave calls it, so that
+// no caller waits for ever.
 func (g *Gate) admit() {
 	for g.open < g.most() && len(g.waiting) > 0 {
 		g.open++

@@ -79,19 +79,20 @@ type Statement struct {
 	Text *Text
 	Args []any
 
-	// ReadOnly says that the statement changes nothing. It is asked again behind one that is asked again, so that it reads
-	// what that one wrote.
+	// ReadOnly says that the statement changes nothing. It is asked again behind one that is asked
+	// again, so that it reads what that one wrote.
 	ReadOnly bool
 
 	// BestEffort says that the statement may fail: it is never asked again.
 	BestEffort bool
 }
 
-// Client sends statements to one server. It may be used by many goroutines. It never follows a redirect, and asks nothing
-// again but statements of which the server says that it didn't carry them out. No error holds the token or the server's
-// address.
+// Client sends statements to one server. It may be used by many goroutines. It never follows a
+// redirect, and asks nothing again but statements of which the server says that it didn't carry
+// them out. No error holds the token or the server's address.
 type Client struct {
-	// Gate bounds the requests that are open at once. Those that others send to the same server may take places too.
+	// Gate bounds the requests that are open at once. Those that others send to the same server may
+	// take places too.
 	Gate Gate
 
 	url    string
@@ -139,8 +140,9 @@ type Result struct {
 // when one before it failed. An error is that of the whole: a *ServerError, ErrNonsense, or that of the network, which
 // matches context.DeadlineExceeded when ctx ended first. Then it is unknown what was carried out.
 //
-// Statements that the server was too busy for are asked again, once, in a second request after a short pause, as long as ctx
-// lasts. Those that were carried out are not, unless they only read. After any other failure nothing is asked again.
+// Statements that the server was too busy for are asked again, once, in a second request after a
+// short pause, as long as ctx lasts. Those that were carried out are not, unless they only read.
+// After any other failure nothing is asked again.
 func (c *Client) Query(ctx context.Context, statements ...Statement) ([]Result, error) {
 	results, err := c.send(ctx, statements)
 	if err != nil {

@@ -35,7 +35,8 @@ func openFile(t *testing.T) *database.DB {
 	return openURL(t, "file:"+filepath.Join(t.TempDir(), "weir.db"))
 }
 
-// onEach runs a test on an embedded file, on a Hrana server with SQLite behind it, and on the real servers.
+// onEach runs a test on an embedded file, on a Hrana server with SQLite behind it, and on the real
+// servers.
 func onEach(t *testing.T, test func(t *testing.T, db *database.DB)) {
 	t.Run("embedded file", func(t *testing.T) { test(t, openFile(t)) })
 	t.Run("Hrana server", func(t *testing.T) { test(t, openURL(t, hrana.Start(t, hrana.Config{}).URL)) })

@@ -244,8 +244,8 @@ func (b *bench) million(s *scope) ([]row, error) {
 	return []row{versus(fmt.Sprintf("one limit among %d live keys, against %d", many, subjects), 1.3, contenders, figures)}, nil
 }
 
-// refusal counts the rows that refusals write, by SQLite's own count, which has those of triggers too, and on the libSQL
-// server by that server's, which is the one that is billed.
+// refusal counts the rows that refusals write, by SQLite's own count, which has those of triggers
+// too, and on the libSQL server by that server's, which is the one that is billed.
 func (b *bench) refusal(s *scope) ([]row, error) {
 	file := openFile(s, 1)
 	file.SetMaxOpenConns(1) // the count is a connection's

@@ -28,6 +28,7 @@ const racedInSqlstore = "TestStoreInAFile/at_once|TestDecisionsSweep|TestTheData
 // inTurn are the tests of packages with the race detector that take long and do one thing after the other: tables of some thousand
 // requests, and days of sign-ins. The detector would find nothing in them, and take ten minutes. Requests at once are what others are for.
 const inTurn = "^(TestEveryFaultOfTheStoreIsAnsweredAsTheTableSays|TestHardenedSignInMeetsEveryFaultOfTheStore|" +
+	"TestAServerThatIsBusyOnceIsAskedAgainOnEveryRoute|TestAServerThatIsAlwaysBusyIsOne503|" +
 	"TestOfEachAttackSoManyGuessesGetThrough|TestNormalDaysRaiseNoAlert|TestTheSameDaysWithAnAttackRaiseOneAlert|TestTheDatabaseTellsWhatTheDayDoes)$"
 
 // packagesInTurn are the packages that they are in.

@@ -130,7 +130,8 @@ func (s *theStore) lockable() {
 	s.close = func() { s.db.Close() }
 }
 
-// server starts a server, which is killed to take the store away, and started anew on the same database.
+// server starts a server, which is killed to take the store away, and started anew on the same
+// database.
 func (s *theStore) server(ctx context.Context, o options) error {
 	name, find, arguments := "the Turso server", turso.Program, turso.Arguments
 	if o.libsql {

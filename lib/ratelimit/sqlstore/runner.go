@@ -21,7 +21,8 @@ func newText(sql string) *text {
 	return &text{sql: sql, remote: hrana.NewText(sql), reads: strings.HasPrefix(strings.TrimSpace(sql), "SELECT")}
 }
 
-// newBestEffort makes the text of a statement that may fail, and that a busy server is not asked for again.
+// newBestEffort makes the text of a statement that may fail, and that a busy server is not asked
+// for again.
 func newBestEffort(sql string) *text {
 	t := newText(sql)
 	t.bestEffort = true

@@ -108,8 +108,9 @@ func decideBoth(limiter *ratelimit.Limiter) (string, error) {
 	return said, errors.Join(failed...)
 }
 
-// Row D6: eight processes decide over three files and over two servers at once, nearly every decision over several shards; no
-// limit admits more than its own, and what is charged is what was admitted.
+// Row D6: eight processes decide over three files and over two servers at once, nearly every
+// decision over several shards; no limit admits more than its own, and what is charged is what was
+// admitted.
 func TestEightProcessesOverShardsChargeExactlyWhatTheyAdmit(t *testing.T) {
 	t.Run("on three files", func(t *testing.T) {
 		var urls []string
@@ -227,8 +228,9 @@ func TestADecisionOverShardsIsOneRequestToEachThatItNeeds(t *testing.T) {
 	}
 }
 
-// Row D6: on two servers, of the Turso engine and of libSQL, of which the second comes: what moves is charged in both and given back in both, and what was charged before
-// the second came counts until the list changes.
+// Row D6: on two servers, of the Turso engine and of libSQL, of which the second comes: what moves
+// is charged in both and given back in both, and what was charged before the second came counts
+// until the list changes.
 func TestAServerIsAddedOnTurso(t *testing.T) {
 	var shards []ratelimit.Shard
 	for name, db := range map[string]*database.DB{"a": databases.Turso(t), "b": databases.LibSQL(t)} {

@@ -563,8 +563,9 @@ func TestASweepThatFailsChangesNoAnswer(t *testing.T) {
 	})
 }
 
-// Issue 10, point 0: what a decision writes by the server's own count, which is what is billed, for each algorithm: a row for
-// each limit, then the mark and the audit row, then nothing. A refusal that writes nothing reads the same each time.
+// Issue 10, point 0: what a decision writes by the server's own count, which is what is billed, for
+// each algorithm: a row for each limit, then the mark and the audit row, then nothing. A refusal
+// that writes nothing reads the same each time.
 func TestWhatADecisionWritesByTheServersOwnCount(t *testing.T) {
 	proxy := faults.Start(t, turso.StartLibSQL(t).URL)
 	store := open(databases.Open(t, proxy.URL), sqlstore.Config{SweepEvery: -1, Now: storetest.NewClock().Now})
@@ -607,8 +608,8 @@ func TestWhatADecisionWritesByTheServersOwnCount(t *testing.T) {
 	}
 }
 
-// Issue 10, points 0 and 8: of sixteen clients of one process, on the real libSQL server, exactly the limit passes, and none
-// hears that the server was busy.
+// Issue 10, points 0 and 8: of sixteen clients of one process, on the real libSQL server, exactly
+// the limit passes, and none hears that the server was busy.
 func TestSixteenClientsOfABusyServerAreAllAnswered(t *testing.T) {
 	const clients, each, limit = 16, 60, 100
 	db := databases.LibSQL(t)

@@ -1,5 +1,5 @@
-// Package databases opens migrated databases for tests: the embedded file, a Hrana server with SQLite behind it, and the real
-// servers of the Turso engine and of libSQL.
+// Package databases opens migrated databases for tests: the embedded file, a Hrana server with
+// SQLite behind it, and the real servers of the Turso engine and of libSQL.
 package databases
 
 import (
@@ -90,7 +90,8 @@ func Turso(t testing.TB) *database.DB {
 	return Open(t, turso.Start(t).URL)
 }
 
-// LibSQL opens a new database on the libSQL server. Where the server is missing it does what turso.Require does.
+// LibSQL opens a new database on the libSQL server. Where the server is missing it does what
+// turso.Require does.
 func LibSQL(t testing.TB) *database.DB {
 	t.Helper()
 	return Open(t, turso.StartLibSQL(t).URL)

