@@ -110,15 +110,34 @@ func (a *App) byCaptcha(call *web.Call) ([]ratelimit.Charge, error) {
 		return nil, nil
 	}
 	call.Captcha = &web.Captcha{Provider: string(a.settings.Captcha.Provider), SiteKey: a.settings.Captcha.SiteKey}
-	switch {
-	case kept.token != "" && a.isGood(call, kept.token):
+	if kept.token != "" && a.isGood(call, kept.token) {
 		return kept.charges, nil
-	case kept.demanded:
-		problem := web.TooManyRequests(a.policy(failedSignIns), attackWait, "Too many sign-ins are being tried here. For the time being each takes a CAPTCHA.")
-		problem.Captcha = call.Captcha
-		return nil, problem
 	}
-	return nil, nil
+	if a.spent(call, kept.charges) || !kept.demanded {
+		return nil, nil
+	}
+	problem := web.TooManyRequests(a.policy(failedSignIns), attackWait, "Too many sign-ins are being tried here. For the time being each takes a CAPTCHA.")
+	problem.Captcha = call.Captcha
+	return nil, problem
+}
+
+// spent reports whether the guesses that a good token gives are used up. If so, it changes the call's decision to the one that a
+// good token would get, so that the answer doesn't tell whether the token was good. It charges nothing: a client without a good
+// token must not use up the guesses of those who have one.
+func (a *App) spent(call *web.Call, charges []ratelimit.Charge) bool {
+	peeked, err := a.limiter.Peek(call.Context(), charges...)
+	if err != nil {
+		a.log.WarnContext(call.Context(), "guesses by CAPTCHA not read", slog.String("error", err.Error()))
+		return false
+	}
+	if peeked.Allowed {
+		return false
+	}
+	limits := slices.DeleteFunc(slices.Clone(call.Decision.Limits), func(limit ratelimit.LimitResult) bool { return limit.Policy.Private })
+	call.Decision.Limits = append(limits, peeked.Limits...)
+	call.Decision.Allowed = false
+	call.Decision.RetryAfter = call.Decision.RetryAfterOf(func(ratelimit.Policy) bool { return true })
+	return true
 }
 
 // isGood says whether a token is good, or may be taken for it because nobody knows.

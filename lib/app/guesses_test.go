@@ -337,6 +337,8 @@ func TestACaptchaLetsAnOwnerInWhileAStrangerHammers(t *testing.T) {
 	sameBytes(t, "a wrong password and the right one", wrong, right)
 	expect(t, right, http.StatusTooManyRequests)
 	checkHeader(t, right, map[string]string{"Retry-After": "900", "Ratelimit-Limit": "5"})
+	sameBytes(t, "a good token over its budget and a bad one", right, w.signInWith("bad", "203.0.113.37", "victim", rightPassword))
+	sameBytes(t, "a good token over its budget and none", right, w.signIn("203.0.113.38", "victim", "wrong password"))
 	if fmt.Sprint(right.json(t)["violated-policies"]) != "[failed-sign-ins]" || right.json(t)["captcha"] == nil || w.hashes.Load() != 0 {
 		t.Errorf("with %d hashes: %s", w.hashes.Load(), right.body)
 	}
@@ -345,6 +347,57 @@ func TestACaptchaLetsAnOwnerInWhileAStrangerHammers(t *testing.T) {
 
 	if found := traces(w.log.String()+w.dump("rate_limits", "rate_limit_audit"), "good0", "good-", captchaSecret, captchaSiteKey, "victim"); len(found) > 0 {
 		t.Errorf("the log or the limits hold %v", found)
+	}
+}
+
+// Issue 10.14: a good token over its budget, a bad one and none get the same answer, header by header and byte by byte, at every
+// moment, on every rung, with an attack and without one.
+func TestARefusalTellsNothingOfTheToken(t *testing.T) {
+	const strangers, onDevice = "strangers", "on a device"
+	for _, attacked := range []bool{false, true} {
+		for _, where := range []string{strangers, onDevice} {
+			t.Run(fmt.Sprintf("attacked %t, %s", attacked, where), func(t *testing.T) {
+				c := newCaptchas(t)
+				w := newWorld(t, hardened, detecting, c.settings)
+				w.member("victim")
+				_, device := w.browser("203.0.113.1", "victim")
+				var cookies []*http.Cookie
+				if where == onDevice {
+					cookies = append(cookies, device)
+				}
+				w.clock.At(time.Hour)
+				if attacked {
+					w.attack()
+				} else {
+					w.climb("victim", cookies...)
+				}
+				n, refusals := 0, map[string]bool{}
+				for range 30 {
+					n++
+					guess := func(kind, password string) reply {
+						return w.signInWith(fmt.Sprintf("%s-%d-%d", kind, n, len(password)), from(n), "victim", password, cookies...)
+					}
+					// Each is the first request of its address, so that the address's limits are the same.
+					good := guess("good", "wrong password")
+					if good.StatusCode == http.StatusTooManyRequests {
+						refusals[good.Header.Get("Retry-After")] = true
+						n++
+						sameBytes(t, "a good token and a bad one", good, guess("bad", "wrong password"))
+						n++
+						sameBytes(t, "a good token and a bad one with the right password", good, guess("bad", rightPassword))
+						n++
+						sameBytes(t, "a wrong password and the right one", good, guess("good", rightPassword))
+						n++
+						none := `{"username":"victim","password":"wrong password"}`
+						sameBytes(t, "a good token and none", good, w.send(from(n), "POST", "/api/sign-in", none, with(cookies...)))
+					}
+					w.clock.Add(15 * time.Second)
+				}
+				if len(refusals) < 10 {
+					t.Errorf("only %d different waits were seen: %v", len(refusals), refusals)
+				}
+			})
+		}
 	}
 }
 

@@ -29,9 +29,12 @@ import (
 var (
 	// ErrPhone means that a text is no telephone number in international form.
 	ErrPhone = errors.New("otp: phone not valid")
-	// ErrWrong means that this is not the code that the phone was sent last, or that it is used or expired, or that none was
-	// sent. Which of them it is nobody is told.
+	// ErrWrong means that this is not the code that the phone was sent last, or that it is expired, or that none was sent. A
+	// client isn't told which.
 	ErrWrong = errors.New("otp: wrong code")
+	// ErrUsed means that this code was verified before, and would not be expired yet: a double click, not a guess. A client gets
+	// the answer of ErrWrong.
+	ErrUsed = errors.New("otp: code used before")
 	// ErrStore means that the database didn't answer. A code may have been made or used up then.
 	ErrStore = errors.New("otp: store failed")
 )
@@ -123,6 +126,14 @@ func codeMAC(key []byte, phone Phone, code string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
+// usedKey stands for a phone's code that was verified, in the place of the phone's key: with all 63 bits of it, so it is no one's
+// by chance. Its message begins otherwise than those above.
+func usedKey(key []byte, phone Phone, code string) int64 {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte("used " + string(phone) + " " + code))
+	return int64(binary.BigEndian.Uint64(mac.Sum(nil)) >> 1)
+}
+
 // newCode gives each of the million codes with the same odds.
 func newCode() string {
 	n, err := rand.Int(rand.Reader, big.NewInt(1_000_000))
@@ -184,28 +195,49 @@ func text(code string) string {
 		code, int(Life.Minutes()))
 }
 
-// use takes the phone's code away if it is the one that was given and its time isn't over, in one DELETE under the engine's
-// write lock: of two at once one finds it. A wrong code deletes and so writes nothing. How long the comparison takes tells
-// nothing, because nobody without the key knows which MAC his guess has.
+// use moves the phone's code to the key of a used one if it is the one that was given and its time isn't over, in one UPDATE under
+// the engine's write lock: of two at once one finds it. A wrong code changes nothing and so writes nothing. How long the
+// comparison takes tells nothing, because an attacker without the secret doesn't know which MAC a guess has.
+//
+// The row stays until its time is over, whatever codes the phone is sent meanwhile. REPLACE is for a code that comes a second
+// time within its life: the newer row counts.
 const use = `
-DELETE FROM otp_codes
+UPDATE OR REPLACE otp_codes
+SET
+  phone_key       = ?,
+  other_phone_key = NULL
 WHERE phone_key IN (?, ?)
   AND code_mac IN (?, ?)
   AND expires_micros > coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
 RETURNING phone_key`
 
+// isUsed finds a code that was used and whose time isn't over.
+const isUsed = `
+SELECT phone_key
+FROM otp_codes
+WHERE phone_key IN (?, ?)
+  AND expires_micros > coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+LIMIT 1`
+
 // Verify uses a phone's code up. Nil means that this was it. The text may have blanks and hyphens between its digits. An error
-// matches ErrWrong or ErrStore. A text that is no code takes the same time.
+// matches ErrWrong, ErrUsed or ErrStore. A text that is no code takes the same time.
 func (c *Codes) Verify(ctx context.Context, phone Phone, text string) error {
 	code := parseCode(text)
 	newest, other := c.keys[0], c.keys[len(c.keys)-1]
+	used, otherUsed := usedKey(newest, phone, code), usedKey(other, phone, code)
 	var key int64
-	err := c.db.QueryRowContext(ctx, use,
+	err := c.db.QueryRowContext(ctx, use, used,
 		phoneKey(newest, phone), phoneKey(other, phone), codeMAC(newest, phone, code), codeMAC(other, phone, code), c.now()).Scan(&key)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return ErrWrong
-	case err != nil:
+	if errors.Is(err, sql.ErrNoRows) {
+		err = c.db.QueryRowContext(ctx, isUsed, used, otherUsed, c.now()).Scan(&key)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return ErrWrong
+		case err == nil:
+			return ErrUsed
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("%w: use a code: %w", ErrStore, err)
 	}
 	return nil
