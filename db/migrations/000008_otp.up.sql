@@ -1,6 +1,6 @@
--- One-time codes that were sent by SMS, the newest of each phone, until they are used or their time is over. Neither a phone
--- nor a code can be told from a row without the application's secret: see lib/otp. Times are microseconds since 1970 by the
--- database's own clock.
+-- One-time codes that were sent by SMS, until their time is over: the newest of each phone, by the phone's key, and those that
+-- were used, each by a key of its own. Neither a phone nor a code can be told from a row without the application's secret: see
+-- lib/otp. Times are microseconds since 1970 by the database's own clock.
 CREATE TABLE otp_codes (
   phone_key       INTEGER PRIMARY KEY,
   other_phone_key INTEGER,          -- the phone's key under the secret that is being changed; NULL for none

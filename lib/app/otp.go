@@ -155,15 +155,20 @@ func (a *App) checkCode(call *web.Call, in codeGuess) (web.Reply, error) {
 		return web.Reply{}, noPhone()
 	}
 	err = a.otp.Verify(call.Context(), phone, in.Code)
-	if errors.Is(err, otp.ErrWrong) {
-		return web.Reply{}, web.Unauthorized("The code is wrong, or its time is over.")
+	wrong := web.Unauthorized("The code is wrong, or its time is over.")
+	if errors.Is(err, otp.ErrWrong) && !errors.Is(err, otp.ErrUsed) {
+		return web.Reply{}, wrong
 	}
-	// Only a wrong code counts. Should giving back fail, the phone is left with one guess less for a while.
+	// Only a wrong code counts, and not the right one that a second click sends again. Should giving back fail, the phone is left
+	// with one guess less for a while.
 	kept := a.limiter.GiveBack(context.WithoutCancel(call.Context()), call.Reservation(wrongCodes))
 	if kept != nil && !errors.Is(err, otp.ErrStore) { // as above
 		a.log.WarnContext(call.Context(), "a code that was not wrong stays counted", slog.String("error", kept.Error()))
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, otp.ErrUsed):
+		return web.Reply{}, wrong
+	case err != nil:
 		return web.Reply{}, storage(err)
 	}
 	return web.Reply{Body: struct {

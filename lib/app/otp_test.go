@@ -205,6 +205,83 @@ func TestARightCodeGivesBackItsOwnGuessAlone(t *testing.T) {
 	}
 }
 
+// Issue 10.15: the right code sent again and again is refused and not counted, and brings no free guesses.
+func TestClicksOnACodeThatIsUsedAreRefusedAndNotCounted(t *testing.T) {
+	w := newWorld(t)
+	used := func(want int) {
+		t.Helper()
+		if n := w.used("otp-attempts"); n != want {
+			t.Fatalf("%d guesses count, want %d", n, want)
+		}
+	}
+	replaced := w.codeFor(address(1), somePhone)
+	code := w.codeFor(address(1), somePhone)
+	expect(t, w.tryCode(address(2), somePhone, code), http.StatusOK)
+	var wrong reply
+	for i := range 20 {
+		again := w.tryCode(address(10+i), somePhone, code[:3]+" "+code[3:])
+		expect(t, again, http.StatusUnauthorized)
+		if i == 0 {
+			wrong = w.tryCode(address(40), somePhone, wrongCode(code))
+		}
+		sameBytes(t, "a used code and a wrong one", again, wrong)
+	}
+	used(1)
+	second := w.codeFor(address(1), somePhone)
+	expect(t, w.tryCode(address(2), somePhone, code), http.StatusUnauthorized)
+	used(1)
+	expect(t, w.tryCode(address(2), somePhone, second), http.StatusOK)
+	expect(t, w.tryCode(address(2), somePhone, code), http.StatusUnauthorized)
+	expect(t, w.tryCode(address(2), anotherPhone, code), http.StatusUnauthorized)
+	used(2) // another phone's
+	expect(t, w.tryCode(address(2), somePhone, replaced), http.StatusUnauthorized)
+	used(3)
+	for i := range 3 {
+		expect(t, w.tryCode(address(50+i), somePhone, wrongCode(code)), http.StatusUnauthorized)
+	}
+	// Case E13: at the limit the used code and a wrong one are alike.
+	sameBytes(t, "at the limit", w.tryCode(address(60), somePhone, code), w.tryCode(address(61), somePhone, wrongCode(code)))
+	expect(t, w.tryCode(address(62), somePhone, second), http.StatusTooManyRequests)
+}
+
+// Issue 10.15: many clicks at once are one success, and the phone has all its guesses afterwards. At most five are looked at at
+// the same time; the others are refused.
+func TestManyClicksOnARightCodeVerifyItOnceAndCostNothing(t *testing.T) {
+	w := newWorld(t)
+	code := w.codeFor(address(100), somePhone)
+	answers := fiftyAtOnce(func(i int) reply { return w.tryCode(address(i), somePhone, code) })
+	if answers[http.StatusOK] != 1 || answers[http.StatusOK]+answers[http.StatusUnauthorized]+answers[http.StatusTooManyRequests] != 50 {
+		t.Errorf("answers are %v", answers)
+	}
+	if n := w.used("otp-attempts"); n != 0 {
+		t.Errorf("%d guesses count, want none", n)
+	}
+}
+
+// Issue 10.15: a link and an invite code that are used and sent again cost the address what every request costs, and nobody else
+// anything.
+func TestALinkAndAnInviteThatAreSentAgainLockNobodyOut(t *testing.T) {
+	w := newWorld(t)
+	w.member("someone")
+	for i := range 30 {
+		reset := w.send(from(i), "PATCH", "/api/sign-in", `{"token":"`+strings.Repeat("a", 43)+`","newPassword":"another right password"}`)
+		expect(t, reset, http.StatusUnauthorized)
+	}
+	code := w.send("203.0.113.1", "POST", "/api/codes", "{}").field(t, "code")
+	body := func(name string) string {
+		return fmt.Sprintf(`{"code":%q,"username":%q,"password":%q}`, code, name, rightPassword)
+	}
+	expect(t, w.send("203.0.113.2", "POST", "/api/sign-up", body("newcomer")), http.StatusCreated)
+	for i := range 20 {
+		expect(t, w.send(from(100+i), "POST", "/api/sign-up", body("another")), http.StatusUnprocessableEntity)
+	}
+	if n := w.used("failed-sign-ins"); n != 0 {
+		t.Errorf("%d guesses count", n)
+	}
+	expect(t, w.signIn("203.0.113.3", "newcomer", rightPassword), http.StatusOK)
+	expect(t, w.signIn("203.0.113.3", "someone", rightPassword), http.StatusOK)
+}
+
 // Row D3: of many right ones at once one is verified.
 func TestOfManyRightCodesAtOnceOneIsVerified(t *testing.T) {
 	w := newWorld(t)

@@ -29,12 +29,12 @@ import (
 var (
 	// ErrPhone means that a text is no telephone number in international form.
 	ErrPhone = errors.New("otp: phone not valid")
-	// ErrWrong means that this is not the code that the phone was sent last, or that it is expired, or that none was sent. A
-	// client isn't told which.
+	// ErrWrong means that this is not the code that the phone was sent last, or that it is used or expired, or that none was
+	// sent. A client isn't told which.
 	ErrWrong = errors.New("otp: wrong code")
-	// ErrUsed means that this code was verified before, and would not be expired yet: a double click, not a guess. A client gets
-	// the answer of ErrWrong.
-	ErrUsed = errors.New("otp: code used before")
+	// ErrUsed means that this code was verified before, and would not be expired yet: a double click, not a guess. It matches
+	// ErrWrong too, since a client gets the same answer.
+	ErrUsed = fmt.Errorf("%w: it was used before", ErrWrong)
 	// ErrStore means that the database didn't answer. A code may have been made or used up then.
 	ErrStore = errors.New("otp: store failed")
 )
@@ -220,7 +220,7 @@ WHERE phone_key IN (?, ?)
 LIMIT 1`
 
 // Verify uses a phone's code up. Nil means that this was it. The text may have blanks and hyphens between its digits. An error
-// matches ErrWrong, ErrUsed or ErrStore. A text that is no code takes the same time.
+// matches ErrWrong or ErrStore, and ErrUsed where a code is sent again. A text that is no code takes the same time.
 func (c *Codes) Verify(ctx context.Context, phone Phone, text string) error {
 	code := parseCode(text)
 	newest, other := c.keys[0], c.keys[len(c.keys)-1]

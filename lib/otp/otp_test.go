@@ -148,8 +148,8 @@ func TestANewCodeEndsTheOlderOne(t *testing.T) {
 		for i, senders := range [][2]*Codes{{before, before}, {before, after}, {after, before}, {after, after}} {
 			first := mustSend(t, senders[0], to, somePhone)
 			second := mustSend(t, senders[1], to, somePhone)
-			if n := count(t, opened.DB); n != 1 {
-				t.Fatalf("%d: %d codes, want 1", i, n)
+			if n := count(t, opened.DB); n != 1+i { // besides those that were used
+				t.Fatalf("%d: %d codes, want %d", i, n, 1+i)
 			}
 			for _, c := range senders {
 				if first != second {
@@ -162,6 +162,60 @@ func TestANewCodeEndsTheOlderOne(t *testing.T) {
 		code := mustSend(t, before, to, somePhone)
 		verify(t, at(opened.DB, &now, to, anotherSecret), somePhone, code, ErrWrong)
 		verify(t, at(opened.DB, &now, to, oneSecret), somePhone, code, nil)
+	})
+}
+
+// Issue 10.15: a code that was used is told from a wrong one within its life, whatever the phone was sent since.
+func TestOnlyACodeThatWasVerifiedIsUsed(t *testing.T) {
+	databases.Each(t, func(t *testing.T, opened *database.DB) {
+		now, to := start, &phones{}
+		c := at(opened.DB, &now, to, oneSecret, anotherSecret)
+		changed := at(opened.DB, &now, to, anotherSecret, oneSecret)
+		isUsed := func(c *Codes, phone Phone, code string, want bool) {
+			t.Helper()
+			verify(t, c, phone, code, ErrWrong)
+			if got := errors.Is(c.Verify(t.Context(), phone, code), ErrUsed); got != want {
+				t.Errorf("used: %t, want %t", got, want)
+			}
+		}
+		replaced := mustSend(t, c, to, somePhone)
+		first := mustSend(t, c, to, somePhone)
+		verify(t, c, somePhone, first, nil)
+		second := mustSend(t, c, to, somePhone)
+		isUsed(c, somePhone, first, true)
+		if replaced != first && replaced != second { // one in a million
+			isUsed(c, somePhone, replaced, false)
+		}
+		verify(t, c, somePhone, second, nil)
+		for _, c := range []*Codes{c, changed} { // while the secret is changed too
+			isUsed(c, somePhone, first, true)
+			isUsed(c, somePhone, " "+second[:3]+"-"+second[3:], true)
+			isUsed(c, somePhone, wrong(first), wrong(first) == second)
+			isUsed(c, anotherPhone, first, false)
+			isUsed(c, somePhone, "", false)
+		}
+		now = start.Add(Life)
+		isUsed(c, somePhone, first, false)
+		if _, _, err := c.Sweep(t.Context()); err != nil || count(t, opened.DB) != 0 {
+			t.Errorf("%d codes are left, %v", count(t, opened.DB), err)
+		}
+	})
+}
+
+// Issue 10.15: the same six digits may be drawn again within ten minutes.
+func TestACodeThatComesASecondTimeIsGoodOnceMore(t *testing.T) {
+	databases.Each(t, func(t *testing.T, opened *database.DB) {
+		now, to := start, &phones{}
+		c := at(opened.DB, &now, to)
+		code := mustSend(t, c, to, somePhone)
+		verify(t, c, somePhone, code, nil)
+		mustSend(t, c, to, somePhone)
+		if _, err := opened.Exec(`UPDATE otp_codes SET code_mac = ? WHERE phone_key = ?`,
+			codeMAC(c.keys[0], somePhone, code), phoneKey(c.keys[0], somePhone)); err != nil {
+			t.Fatal(err)
+		}
+		verify(t, c, somePhone, code, nil)
+		verify(t, c, somePhone, code, ErrUsed)
 	})
 }
 
