@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -253,8 +254,8 @@ func (d databases) migrateShards(ctx context.Context) error {
 func isFile(url string) bool { return strings.HasPrefix(strings.ToLower(url), "file:") }
 
 // OpenShards opens the databases that counters are in, and those of the list that is to come, by name, for commands that go through
-// them; end closes them. Its errors are those of LoadShards and of database.Open.
-func OpenShards(lookup func(string) (string, bool), root string, deadline time.Duration) (now, next map[string]*sqlstore.Store, end func() error, err error) {
+// them; end closes them. Its errors are those of LoadShards, of database.Open and of migration.Check.
+func OpenShards(ctx context.Context, lookup func(string) (string, bool), root string, deadline time.Duration) (now, next map[string]*sqlstore.Store, end func() error, err error) {
 	own, nowList, nextList, err := LoadShards(lookup, root)
 	if err != nil {
 		return nil, nil, nil, err
@@ -262,6 +263,11 @@ func OpenShards(lookup func(string) (string, bool), root string, deadline time.D
 	dbs, err := openDatabases(Settings{DatabaseURL: own.URL, AuthToken: own.AuthToken, Shards: nowList, NextShards: nextList}, deadline)
 	if err != nil {
 		return nil, nil, nil, err
+	}
+	for _, shard := range dbs.shards() {
+		if _, err := migration.Check(ctx, shard.DB); err != nil {
+			return nil, nil, nil, errors.Join(fmt.Errorf("%s: %w", shard.Name, err), dbs.Close())
+		}
 	}
 	stores := func(shards []Shard) map[string]*sqlstore.Store {
 		all := map[string]*sqlstore.Store{}

@@ -135,14 +135,12 @@ func inspect(ctx context.Context, path string) (version int, err error) {
 	if verdict != "ok" {
 		return 0, fmt.Errorf("the copy is damaged, and so may be the database: %s", verdict)
 	}
-	version, dirty, err := migration.Version(ctx, db)
+	version, err = migration.Check(ctx, db)
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("read the copy's version: %w", err)
 	case version == migration.NilVersion:
 		return 0, errors.New("the file holds no schema of ours: is it the right one?")
-	case dirty:
-		return 0, fmt.Errorf("a migration to version %d stopped half-way: `go run ./scripts/migrate version`", version)
 	}
 	return version, nil
 }

@@ -20,8 +20,10 @@ const usage = `usage: go run ./scripts/migrate COMMAND
   up        apply every migration that is missing
   down      take back all migrations, WITH THE DATA in their tables
   down N    take back the newest N migrations, with the data in their tables
-  version   print the version, and whether it is dirty
+  version   print the version
   force N   set the version to N (-1 for none) without running anything
+
+Each of them fails, and says what to do, on a schema that is dirty (but for force) or that a newer build made.
 
 The database is TURSO_DATABASE_URL with TURSO_AUTH_TOKEN; off the platform, when the URL is unset, the file
 .data/weir.db of the project. With TURSO_DATABASE_URLS or TURSO_DATABASE_URLS_NEXT it is done to each of those too. Exit codes of the built program: 0 done or "no change", 1 failed, 2 wrong usage,
@@ -128,12 +130,10 @@ func outcome(ctx context.Context, db *database.DB) func(changed bool, err error)
 }
 
 func version(ctx context.Context, db *database.DB) (string, error) {
-	v, dirty, err := migration.Version(ctx, db)
+	v, err := migration.Check(ctx, db)
 	switch {
 	case err != nil:
 		return "", err
-	case dirty:
-		return fmt.Sprintf("version %d (dirty)", v), nil
 	case v == migration.NilVersion:
 		return "no migration", nil
 	}

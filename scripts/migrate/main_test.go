@@ -122,14 +122,71 @@ func TestADirtyVersionIsReportedWithTheCommandsThatMendIt(t *testing.T) {
 	if _, err := db.Exec(`UPDATE schema_migrations SET version = 1, dirty = 1`); err != nil {
 		t.Fatal(err)
 	}
-	if code, stdout, _ := migrate(t, "", "version"); code != 0 || stdout != "version 1 (dirty)\n" {
-		t.Errorf("version: got code %d, %q", code, stdout)
-	}
-	if code, _, stderr := migrate(t, "", "up"); code != command.Failed || !strings.Contains(stderr, "force 1") {
-		t.Errorf("up: got code %d, %q; want the way out", code, stderr)
+	for _, args := range []string{"version", "up", "down", "down 1"} {
+		if code, stdout, stderr := migrate(t, "", strings.Fields(args)...); code != command.Failed || stdout != "" || !strings.Contains(stderr, "force 1") {
+			t.Errorf("%s: got code %d, %q, %q; want the way out", args, code, stdout, stderr)
+		}
 	}
 	if code, stdout, stderr := migrate(t, "", "force", "2"); code != 0 || stdout != "version 2\n" {
 		t.Errorf("force: got code %d, %q, %q", code, stdout, stderr)
+	}
+}
+
+// Issue 10.19: every verb says the same of a schema that is dirty or that this build doesn't know, changes nothing, and fails.
+func TestEveryVerbSaysTheSameOfASchemaThatItCannotWorkOn(t *testing.T) {
+	for name, open := range map[string]func(t *testing.T) string{
+		"embedded file": func(*testing.T) string { return "" },
+		"Hrana server":  func(t *testing.T) string { return hrana.Start(t, hrana.Config{}).URL },
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := repo.Project(t)
+			url := open(t)
+			if code, _, stderr := migrate(t, url, "up"); code != 0 {
+				t.Fatal(stderr)
+			}
+			db := openLocal(t, root)
+			if url != "" {
+				db = openURL(t, url)
+			}
+			verbs := []string{"version", "up", "down", "down 1", "down 3", "down 99", "force 3", "force -1"}
+			for _, c := range []struct {
+				version, dirty int
+				says           []string
+				mends          bool // force
+			}{
+				{3, 1, []string{"version 3 is dirty", "force 3"}, true},
+				{-1, 1, []string{"is dirty", "force -1"}, true},
+				{99, 1, []string{"version 99 is dirty", "newer build"}, false},
+				{99, 0, []string{"version 99", "newer build"}, false},
+				{0, 0, []string{"version 0", "newer build"}, false},
+				{20260301, 0, []string{"version 20260301", "newer build"}, false},
+			} {
+				mark := fmt.Sprintf(`UPDATE schema_migrations SET version = %d, dirty = %d`, c.version, c.dirty)
+				if _, err := db.Exec(mark); err != nil {
+					t.Fatal(err)
+				}
+				said := ""
+				for _, verb := range verbs {
+					if c.mends && strings.HasPrefix(verb, "force") {
+						continue
+					}
+					code, stdout, stderr := migrate(t, url, strings.Fields(verb)...)
+					if code != command.Failed || stdout != "" || said != "" && stderr != said {
+						t.Errorf("%s at %d: got code %d, %q, %q; others said %q", verb, c.version, code, stdout, stderr, said)
+					}
+					said = stderr
+					var version, dirty int
+					if err := db.QueryRow(`SELECT version, dirty FROM schema_migrations`).Scan(&version, &dirty); err != nil || version != c.version || dirty != c.dirty {
+						t.Fatalf("%s: the version is %d, %d, %v", verb, version, dirty, err)
+					}
+				}
+				for _, words := range c.says {
+					if !strings.Contains(said, words) {
+						t.Errorf("at %d: %q lacks %q", c.version, said, words)
+					}
+				}
+			}
+		})
 	}
 }
 

@@ -69,7 +69,7 @@ func carry(ctx context.Context, lookup func(string) (string, bool)) (copied int,
 	if err != nil {
 		return 0, err
 	}
-	now, next, end, err := app.OpenShards(lookup, root, callDeadline)
+	now, next, end, err := app.OpenShards(ctx, lookup, root, callDeadline)
 	if err != nil {
 		return 0, err
 	}

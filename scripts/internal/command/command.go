@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirlimits/weir/lib/app"
 	"github.com/weirlimits/weir/lib/database"
+	"github.com/weirlimits/weir/lib/migration"
 )
 
 // Exit codes besides 0. Those of a command's own begin at 3.
@@ -90,8 +91,11 @@ func WithDatabases(lookup func(string) (string, bool), callDeadline time.Duratio
 	return errors.Join(errs...)
 }
 
-// NeedTable tells how to make a table that is missing.
+// NeedTable returns an error that says what to do if the schema is dirty, or a newer build's, or lacks a table.
 func NeedTable(ctx context.Context, db *database.DB, name string) error {
+	if _, err := migration.Check(ctx, db); err != nil {
+		return err
+	}
 	var there bool
 	if err := db.QueryRowContext(ctx, `SELECT count(*) > 0 FROM sqlite_master WHERE type = 'table' AND name = ?`, name).Scan(&there); err != nil {
 		return fmt.Errorf("read the schema: %w", err)
