@@ -270,20 +270,40 @@ func (e *environment) fail(name, reason string) {
 	e.check(fmt.Errorf("settings: %s %s", name, reason))
 }
 
-// text reads a variable. Unset and empty are the same, ""; a value of blanks alone is a mistake.
+// lineEnds are the characters that end a line (Unicode, UAX 14: mandatory breaks).
+const lineEnds = "\n\v\f\r\u0085\u2028\u2029"
+
+// structured are the settings whose value is JSON, in which line ends between tokens mean nothing.
+var structured = []string{"RATE_LIMIT_POLICIES"}
+
+// text reads a variable: every setting comes through here. Unset and empty are the same, "". Wrong are a value of blanks alone, a
+// blank at either end, and a line end anywhere, but for those between the tokens of JSON. What a shell or a file leaves at the end
+// would make another secret of a secret, silently. Blanks inside are the setting's own matter.
 func (e *environment) text(name string) string {
 	value, ok := e.lookup(name)
-	if !ok {
+	bare := strings.TrimSpace(value)
+	switch {
+	case !ok, value == "":
 		return ""
-	}
-	if value != "" && strings.TrimSpace(value) == "" {
+	case bare == "":
 		e.fail(name, "holds nothing but blanks: set it to a value or leave it out")
-		return ""
+	case strings.Trim(value, lineEnds) != value:
+		e.fail(name, "begins or ends with a line end: set it again without")
+	case bare != value:
+		e.fail(name, "begins or ends with a blank: set it again without")
+	case strings.ContainsAny(value, lineEnds) && !slices.Contains(structured, name):
+		e.fail(name, "holds a line end: set it again without")
+	default:
+		return value
 	}
-	return value
+	return ""
 }
 
-func (e *environment) platform() bool { return e.text("VERCEL") != "" }
+// platform reports whether the process runs on Vercel. A value that is wrong otherwise says so too: what holds off the platform
+// alone, such as a secret that is made, must not come of it.
+func (e *environment) platform() bool {
+	return e.text("VERCEL") != "" || e.failed["VERCEL"]
+}
 
 func (e *environment) database(platform bool, root string) database.Config {
 	const name = "TURSO_DATABASE_URL"
@@ -616,6 +636,9 @@ func LocalSecret(root string) ([]byte, error) {
 			path, len(secret), ratelimit.MinSecretBytes)
 	case len(bytes.TrimSpace(secret)) == 0:
 		return nil, fmt.Errorf("settings: RATE_LIMIT_SECRET is not set, and %s holds nothing but blanks: delete it to have a new one made", path)
+	case len(bytes.TrimSpace(secret)) != len(secret), bytes.ContainsAny(secret, lineEnds):
+		return nil, fmt.Errorf("settings: RATE_LIMIT_SECRET is not set, and %s begins or ends with a blank or holds a line end: "+
+			"take it out, or delete the file to have a new secret made", path)
 	}
 	return secret, nil
 }

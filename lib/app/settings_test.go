@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -292,6 +294,128 @@ func TestAWrongSettingIsAnErrorThatNamesTheVariable(t *testing.T) {
 				t.Errorf("an error came with settings: %+v", s)
 			}
 		})
+	}
+}
+
+// everySetting holds a good value of each setting, all of them together.
+func everySetting() map[string]string {
+	const secret = "s3cr3t9abcdef0123456789abcdef0123"
+	return map[string]string{
+		"VERCEL":                     "1",
+		"TURSO_DATABASE_URL":         "libsql://s3cr3t.example.org",
+		"TURSO_AUTH_TOKEN":           secret,
+		"TURSO_DATABASE_URLS":        "libsql://s3cr3t-0.example.org,libsql://s3cr3t-1.example.org",
+		"TURSO_DATABASE_URLS_NEXT":   "libsql://s3cr3t-2.example.org",
+		"RATE_LIMIT_SECRET":          secret,
+		"RATE_LIMIT_SECRET_PREVIOUS": "another " + secret,
+		"RATE_LIMIT_POLICIES":        "[{\"name\":\"x\",\n\"algorithm\":\"fixed-window\",\r\n\"limit\":1,\"window\":\"1m\"}]",
+		"LIMITS_API_TOKEN":           secret,
+		"CRON_SECRET":                secret,
+		"SIGN_IN_POLICY":             "hardened",
+		"CAPTCHA_PROVIDER":           "turnstile",
+		"CAPTCHA_SECRET":             secret,
+		"CAPTCHA_SITE_KEY":           "key",
+		"CAPTCHA_URL":                "https://captcha.example.org/s3cr3t",
+		"CAPTCHA_FAILURE":            "refuse",
+		"SMTP_URL":                   "smtps://weir:s3cr3t@mail.example.org?from=weir@example.org",
+		"SITE_URL":                   "https://weir.example.org",
+		"SMS_GATEWAY_URL":            "https://sms.example.org/s3cr3t",
+		"SMS_GATEWAY_TOKEN":          secret,
+		"BREACHED_PASSWORDS_URL":     "https://breached.example.org/s3cr3t",
+		"ALERT_WEBHOOK_URL":          "https://hooks.example.org/s3cr3t",
+		"ALERT_WEBHOOK_SECRET":       secret,
+		"AUDIT_RETENTION":            "720h",
+		"STUFFING_DETECTION":         "on",
+		"STUFFING_MIN_FAILURES":      "50",
+		"STUFFING_FACTOR":            "4",
+		"STUFFING_RATIO_PERCENT":     "75",
+		"STORE_DEADLINE":             "500ms",
+		"EXPECTED_INSTANCES":         "20",
+		"ALLOWED_ORIGINS":            "https://app.example.org, https://other.example.org",
+		"SESSION_SAMESITE":           "none",
+		"DEMO":                       "1",
+	}
+}
+
+// Issue 10.20: no setting may have a line end or a blank at its ends, and only JSON a line end inside. The names are those that
+// LoadSettings asks for, so that a new setting can't be forgotten.
+func TestEverySettingWithALineEndOrABlankAtItsEndsIsNamed(t *testing.T) {
+	asked := map[string]bool{}
+	good := everySetting()
+	_, err := LoadSettings(func(name string) (string, bool) {
+		asked[name] = true
+		return lookupIn(good)(name)
+	}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names := slices.Sorted(maps.Keys(asked)); !slices.Equal(names, slices.Sorted(maps.Keys(good))) {
+		t.Fatalf("LoadSettings asks for %q; everySetting has %q", names, slices.Sorted(maps.Keys(good)))
+	}
+	for name, value := range good {
+		wrong := []string{value + "\n", value + "\r\n", value + "\r", "\n" + value, value + "\u2028", value + "\n\n", value + " ", " " + value, value + "\t", value + "\u00a0"}
+		if name != "RATE_LIMIT_POLICIES" {
+			wrong = append(wrong, value[:1]+"\n"+value[1:]+"x", value+"\r\nx")
+		}
+		for _, value := range wrong {
+			env := everySetting()
+			env[name] = value
+			root := t.TempDir()
+			s, err := LoadSettings(lookupIn(env), root)
+			if err == nil || !strings.Contains(err.Error(), "settings: "+name+" ") || strings.Contains(err.Error(), "s3cr3t") || s.Secret != nil {
+				t.Errorf("%s=%q: %v", name, value, err)
+			}
+			if err != nil && strings.Count(err.Error(), "settings:") != 1 {
+				t.Errorf("%s=%q: more than one problem: %v", name, value, err)
+			}
+			if _, err := os.Stat(filepath.Join(root, ".data")); err == nil {
+				t.Errorf("%s=%q: a secret was made", name, value)
+			}
+		}
+	}
+}
+
+// Issue 10.20: at the first request, as any wrong setting, and mended without a new process.
+func TestALineEndIsToldAtTheFirstRequest(t *testing.T) {
+	for name, value := range everySetting() {
+		t.Setenv(name, value)
+	}
+	ask := func() (status int, log string) {
+		var text bytes.Buffer
+		before := processLog
+		processLog = slog.New(slog.NewJSONHandler(&text, nil))
+		defer func() { processLog = before }()
+		w := httptest.NewRecorder()
+		Serve("codes", w, httptest.NewRequest("GET", "/api/codes?code=x", nil))
+		if strings.Contains(w.Body.String(), "s3cr3t") {
+			t.Errorf("the answer holds a secret: %s", w.Body)
+		}
+		if w.Code == http.StatusServiceUnavailable && w.Header().Get("Content-Type") != "application/problem+json" {
+			t.Errorf("Content-Type %s", w.Header().Get("Content-Type"))
+		}
+		return w.Code, text.String()
+	}
+	for name, value := range everySetting() {
+		t.Setenv(name, value+"\n")
+		status, log := ask()
+		if status != http.StatusServiceUnavailable || !strings.Contains(log, name+" begins or ends with a line end") || strings.Contains(log, "s3cr3t") {
+			t.Errorf("%s: status %d, log %s", name, status, log)
+		}
+		t.Setenv(name, value)
+	}
+}
+
+// Issue 10.20: a secret that is kept in a file is another one with the line end that an editor adds.
+func TestALocalSecretWithALineEndIsNamed(t *testing.T) {
+	for _, text := range []string{testSecret + "\n", testSecret + "\r\n", " " + testSecret, testSecret + " ", testSecret[:9] + "\n" + testSecret} {
+		root := t.TempDir()
+		path := filepath.Join(root, ".data", "secret")
+		if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadSettings(lookupIn(nil), root); err == nil || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), testSecret[:9]) {
+			t.Errorf("%q: %v", text, err)
+		}
 	}
 }
 

@@ -131,7 +131,7 @@ func environment(db string) func(string) (string, bool) {
 			return "", false
 		case name == "TURSO_AUTH_TOKEN" && db == "":
 			return "", false
-		case name == "VERCEL" && strings.TrimSpace(value) != "":
+		case name == "VERCEL" && strings.TrimSpace(value) == value:
 			return "", false
 		}
 		return value, found
