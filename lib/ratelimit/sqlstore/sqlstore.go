@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -100,22 +101,47 @@ var (
 	sweepText = newText(sweep + "\nRETURNING key")
 	// Behind a decision in the same request: one that wrote nothing sweeps nothing.
 	sweepInPassing = newBestEffort(sweep + "\n  AND changes() > 0")
-	// Where a sweep of so many rows ends.
-	lastOf = newText(`
+
+	// A step of Sweep goes through a stretch of keys, and of the refunds' ids, which are as random: so one number says how far
+	// it came in both tables. Where so many rows end:
+	lastKey = newText(`
 SELECT coalesce(max(key), 0), count(*) FROM (SELECT key FROM rate_limits WHERE key >= ? ORDER BY key LIMIT ?)`)
+	lastRefund = newText(`
+SELECT coalesce(max(id), 0), count(*) FROM (SELECT id FROM rate_limit_refunds WHERE id >= ? ORDER BY id LIMIT ?)`)
+	sweepKeys = newText(`
+DELETE FROM rate_limits
+WHERE key BETWEEN ? AND ?
+  AND expires_micros <= ` + clock + `
+RETURNING key`)
+	sweepRefunds = newText(`
+DELETE FROM rate_limit_refunds
+WHERE id BETWEEN ? AND ?
+  AND expires_micros <= ` + clock + `
+RETURNING id`)
 )
 
-// Sweep implements ratelimit.Store.
+// Sweep implements ratelimit.Store. It takes the refunds along whose time is over, and looks at so many rows of each table.
 func (s *Store) Sweep(ctx context.Context, from int64, rows int) (ratelimit.Swept, error) {
-	var swept ratelimit.Swept
-	ends, err := s.run(ctx, call{lastOf, []any{from, int64(rows)}})
-	if err == nil {
-		err = scan(ends[0].rows, &swept.Last, &swept.Looked)
-	}
-	if err != nil || swept.Looked == 0 {
+	ends, err := s.run(ctx, call{lastKey, []any{from, int64(rows)}}, call{lastRefund, []any{from, int64(rows)}})
+	if err != nil {
 		return ratelimit.Swept{}, wrap("sweep", err)
 	}
-	gone, err := s.run(ctx, call{sweepText, []any{from, int64(rows), s.now()}})
+	swept := ratelimit.Swept{Last: math.MaxInt64}
+	for _, end := range ends {
+		var last, looked int64
+		if err := scan(end.rows, &last, &looked); err != nil {
+			return ratelimit.Swept{}, wrap("sweep", err)
+		}
+		if looked == int64(rows) {
+			swept.Last = min(swept.Last, last)
+		}
+		swept.Looked = max(swept.Looked, looked)
+	}
+	if swept.Looked == 0 {
+		return ratelimit.Swept{}, nil
+	}
+	args := []any{from, swept.Last, s.now()}
+	gone, err := s.run(ctx, call{sweepKeys, args}, call{sweepRefunds, args})
 	if err != nil {
 		return ratelimit.Swept{}, wrap("sweep", err)
 	}
