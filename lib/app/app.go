@@ -83,6 +83,7 @@ type App struct {
 	sandbox     *sandbox.Sandbox
 	stuffing    *stuffing.Detector      // nil when it is off
 	captcha     captcha.Verifier        // nil: none is offered
+	views       chan struct{}           // holds an element for each view that is open
 	alerted     atomic.Bool             // since it last looked, this process has refused something that may raise an alert
 	handlers    map[string]http.Handler // by route
 	close       func() error            // nil when New's caller opened the shards
@@ -151,6 +152,7 @@ func New(db *database.DB, settings Settings, config Config) (*App, error) {
 		partners:    partners.New(db.DB, partners.Config{Now: config.Now}),
 		outbox:      mail.NewOutbox(db.DB, mail.OutboxConfig{Now: config.Now}),
 		sandbox:     sandbox.New(),
+		views:       make(chan struct{}, maxViews),
 		handlers:    map[string]http.Handler{},
 	}
 	a.web = web.New(web.Config{

@@ -105,6 +105,7 @@ func (c *counters) counts(ctx context.Context) ([]sqlstore.Count, error) {
 		}
 		all[i].ActiveKeys += count.ActiveKeys
 		all[i].Refusals += count.Refusals
+		all[i].Estimated = all[i].Estimated || count.Estimated
 	}
 	return all, err
 }
@@ -120,6 +121,7 @@ func (c *counters) refusals(ctx context.Context) (all sqlstore.HourlyRefusals, e
 		if one.From.After(all.From) {
 			all.From = one.From
 		}
+		all.Estimated = all.Estimated || one.Estimated
 	}
 	for _, one := range of {
 		late := int(all.From.Sub(one.From) / time.Hour)

@@ -326,13 +326,18 @@ func (a *App) usage(call *web.Call) (web.Reply, error) {
 		WindowSeconds float64 `json:"windowSeconds"`
 		ActiveKeys    int64   `json:"activeKeys"`
 		Refusals      int64   `json:"refusals"`
+		Estimated     bool    `json:"estimated,omitzero"`
 	}
+	done, err := a.openView(call)
+	if err != nil {
+		return web.Reply{}, err
+	}
+	defer done()
 	var counts []sqlstore.Count
 	read := func(ctx context.Context) (err error) {
 		counts, err = a.counters.counts(ctx)
 		return err
 	}
-	var err error
 	if a.counters.several() { // a shard that is silent says nothing about the application's database
 		err = read(call.Context())
 	} else {
@@ -346,7 +351,7 @@ func (a *App) usage(call *web.Call) (web.Reply, error) {
 		row := policy{Name: p.Name, Algorithm: p.Algorithm.String(), Limit: p.Limit, WindowSeconds: p.Window.Seconds()}
 		for _, count := range counts {
 			if count.Policy == p.Name {
-				row.ActiveKeys, row.Refusals = count.ActiveKeys, count.Refusals
+				row.ActiveKeys, row.Refusals, row.Estimated = count.ActiveKeys, count.Refusals, count.Estimated
 			}
 		}
 		list = append(list, row)

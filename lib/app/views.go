@@ -2,6 +2,7 @@ package app
 
 import (
 	"math"
+	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
@@ -30,6 +31,11 @@ func (a *App) view(call *web.Call, keys bool) (web.Reply, error) {
 	if call.Request.URL.Query().Has("op") {
 		return web.Reply{}, web.BadRequest("op", "A view takes no operation.")
 	}
+	done, err := a.openView(call)
+	if err != nil {
+		return web.Reply{}, err
+	}
+	defer done()
 	switch view {
 	case "refusals":
 		return a.viewRefusals(call)
@@ -39,6 +45,23 @@ func (a *App) view(call *web.Call, keys bool) (web.Reply, error) {
 		return a.viewAlerts(call, keys)
 	}
 	return web.Reply{}, web.BadRequest("view", "The view is one of refusals, audit and alerts.")
+}
+
+// maxViews is how many views a process reads at once. What operators look at takes milliseconds of the database that all other
+// requests wait for too.
+const maxViews = 2
+
+// openView waits until few enough views are read. A view whose request's time is over before that is answered 503.
+func (a *App) openView(call *web.Call) (done func(), err error) {
+	select {
+	case a.views <- struct{}{}:
+		return func() { <-a.views }, nil
+	case <-call.Context().Done():
+		return nil, &web.Problem{
+			Status: http.StatusServiceUnavailable,
+			Detail: "Too many views are being read at the moment. Please try again in a few seconds.",
+		}
+	}
 }
 
 type policyRefusals struct {
@@ -69,7 +92,8 @@ func (a *App) viewRefusals(call *web.Call) (web.Reply, error) {
 		From          time.Time        `json:"from"`
 		BucketSeconds int64            `json:"bucketSeconds"`
 		Policies      []policyRefusals `json:"policies"`
-	}{hourly.From, 3600, list}}, nil
+		Estimated     bool             `json:"estimated,omitzero"`
+	}{hourly.From, 3600, list, hourly.Estimated}}, nil
 }
 
 type auditItem struct {

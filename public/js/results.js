@@ -90,7 +90,7 @@ function distributionOf(model, distribution, max) {
 
 // showRefusals draws a row of bars for each policy that refused, all on one scale of time and of counts, so that no colour
 // has to tell them apart. The same numbers are in a table.
-export function showRefusals({ from, bucketSeconds, policies }) {
+export function showRefusals({ from, bucketSeconds, policies, estimated }) {
   const timeOfBucket = (i) => timeOf(Date.parse(from) + i * bucketSeconds * 1000);
   const refusing = policies.map((policy) => ({ ...policy, top: Math.max(...policy.refusals) })).filter(({ top }) => top > 0);
   if (!refusing.length) {
@@ -110,7 +110,7 @@ export function showRefusals({ from, bucketSeconds, policies }) {
   const axis = make('p', '', 'axis');
   axis.append(
     make('span', timeOfBucket(0)),
-    make('span', `each bar ${durationText(bucketSeconds)}, the highest ${max}`),
+    make('span', `each bar ${durationText(bucketSeconds)}, the highest ${estimated ? 'about ' : ''}${max}`),
     make('span', timeOfBucket(buckets)),
   );
   const numbers = make('details', '');
