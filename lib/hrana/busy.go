@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// MaxPause bounds the pause before a statement is asked again. What is in the way of a writer is
-// another one's commit, some milliseconds, or a checkpoint of libSQL's server, some hundred, for
-// which that server waits itself before it answers.
+// MaxPause bounds the pause before a statement is asked again. A commit, which is what a writer waits
+// for, takes some milliseconds. libSQL's server has waited by itself, for 0.1 to 1.4 seconds, before it
+// says that it is busy.
 const MaxPause = 50 * time.Millisecond
 
 // busyCodes say that a statement was not carried out because others were in the way, or because the

@@ -19,7 +19,7 @@ const (
 	MaxOpenStrained = 8
 
 	// strainTime is how long a server counts as strained after it was busy or gave no answer in
-	// time. Its checkpoints, at which it is busy most often, come every 20 seconds.
+	// time: longer than the 20 seconds between two checkpoints of libSQL's server.
 	strainTime = 30 * time.Second
 )
 
