@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// MaxPause bounds the pause before a statement is asked again. A commit, which is what a writer waits
-// for, takes some milliseconds. libSQL's server has waited by itself, for 0.1 to 1.4 seconds, before it
-// says that it is busy.
+// MaxPause bounds the pause before a statement is asked again. A commit, which is what a writer
+// waits for, takes some milliseconds. libSQL's server has waited by itself, for 0.1 to 1.4 seconds,
+// before it says that it is busy.
 const MaxPause = 50 * time.Millisecond
 
 // busyCodes say that a statement was not carried out because others were in the way, or because the
@@ -49,7 +49,8 @@ func BusyMessage(message string) bool {
 		message = strings.TrimPrefix(message, prefix)
 	}
 	for _, words := range busyMessages {
-		if rest, found := strings.CutPrefix(message, words); found && (rest == "" || rest[0] == ':' || strings.HasPrefix(rest, " (")) {
+		rest, found := strings.CutPrefix(message, words)
+		if found && (rest == "" || rest[0] == ':' || strings.HasPrefix(rest, " (")) {
 			return true
 		}
 	}
