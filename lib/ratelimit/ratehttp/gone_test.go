@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -126,11 +127,14 @@ func TestChargesAreNamedForAClientThatHasGone(t *testing.T) {
 // leaving counts what is given back, and fails to while it is told to.
 type leaving struct {
 	*ratelimit.MemoryStore
+	mu    sync.Mutex
 	given []string
 	err   error
 }
 
 func (l *leaving) GiveBack(ctx context.Context, refunds []ratelimit.Refund) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, refund := range refunds {
 		l.given = append(l.given, refund.Policy.Name)
 	}
@@ -231,9 +235,12 @@ func TestInAnOutageAQueueLetsOneAfterTheOtherGo(t *testing.T) {
 		queue := ratelimit.Policy{Name: "queue", Algorithm: ratelimit.LeakyBucket, Limit: 60, Window: time.Minute, Queue: 89,
 			Failure: ratelimit.Strict, Subject: ratelimit.Address} // of each 30th part: 2 a minute, 3 at once
 		start := time.Now()
+		var mu sync.Mutex
 		var passed []time.Duration
 		handler := ratehttp.Limit(newLimiter(t, failing{}), ratehttp.PerAddress(queue), ratehttp.Config{})(http.HandlerFunc(
 			func(w http.ResponseWriter, _ *http.Request) {
+				mu.Lock()
+				defer mu.Unlock()
 				passed = append(passed, time.Since(start))
 				io.WriteString(w, "done")
 			}))
