@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirlimits/weir/lib/tables"
@@ -68,7 +69,8 @@ type Alert struct {
 }
 
 // Sender offers an alert to whoever should hear of it. An error means that it may not have been taken: then it is offered
-// again, so that a receiver may get it twice and tells that by Alert.ID and Alert.At.
+// again, so that a receiver may get it twice and tells that by Alert.ID and Alert.At. If the error, or one that it wraps, has a
+// method RetryAfter() time.Duration, the receiver is not asked before that time is over, for no alert.
 type Sender interface {
 	Send(ctx context.Context, alert Alert) error
 }
@@ -83,10 +85,11 @@ type Config struct {
 	Retention time.Duration
 }
 
-// Alerts holds no state besides db, and may be used by many goroutines and processes.
+// Alerts may be used by many goroutines and processes. Its only state besides db is when its receiver may be asked again.
 type Alerts struct {
 	db     *sql.DB
 	config Config
+	asked  atomic.Int64 // not before these microseconds since 1970, by clock
 }
 
 // New makes Alerts on db, which the caller opens, migrates and closes.
@@ -171,11 +174,47 @@ SET
   sent_micros = coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
 WHERE id = ?`
 
+// postpone makes an alert due when its receiver said, and every other not before: the receiver's word is about all of them.
+const postpone = `
+WITH clock AS MATERIALIZED (
+  SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AS now
+)
+UPDATE alerts
+SET next_micros = (SELECT now FROM clock) + CASE id WHEN ? THEN ? ELSE ? END
+WHERE next_micros IS NOT NULL
+  AND (id = ? OR next_micros < (SELECT now FROM clock) + ?)`
+
+// told takes a receiver's word of when it may be asked again; false if it gave none. The first half of the attempts may come sooner
+// than they would by themselves; the others not, so that a receiver which says "soon" for hours doesn't use up all of them.
+func (a *Alerts) told(ctx context.Context, alert Alert, err error) (bool, error) {
+	var word interface{ RetryAfter() time.Duration }
+	if !errors.As(err, &word) || word.RetryAfter() <= 0 {
+		return false, nil
+	}
+	all := word.RetryAfter()
+	own := all
+	if alert.Attempts > Attempts/2 {
+		own = max(own, firstRetry<<(alert.Attempts-1))
+	}
+	a.asked.Store(a.clock().Add(all).UnixMicro())
+	_, err = a.db.ExecContext(context.WithoutCancel(ctx), postpone,
+		a.now(), alert.ID, own.Microseconds(), all.Microseconds(), alert.ID, all.Microseconds())
+	return true, err
+}
+
+// clock returns the time by which this process remembers its receiver's word.
+func (a *Alerts) clock() time.Time {
+	if a.config.Now != nil {
+		return a.config.Now()
+	}
+	return time.Now()
+}
+
 // Send offers the alerts that are due to Config.Sender, one after the other, as long as ctx lasts, and says how many were
-// taken. One that isn't taken doesn't keep the others back. The error joins what went wrong: ErrSend for each of those, or
+// taken. One that isn't taken doesn't keep the others back, unless the receiver says when it wants to be asked again. The error joins what went wrong: ErrSend for each of those, or
 // ErrStore, which ends it.
 func (a *Alerts) Send(ctx context.Context) (taken int, err error) {
-	if a.config.Sender == nil {
+	if a.config.Sender == nil || a.clock().UnixMicro() < a.asked.Load() {
 		return 0, nil
 	}
 	var failures []error
@@ -196,6 +235,13 @@ func (a *Alerts) Send(ctx context.Context) (taken int, err error) {
 		}
 		if err := a.config.Sender.Send(ctx, alert); err != nil {
 			failures = append(failures, fmt.Errorf("%w: alert %d, attempt %d of %d: %w", ErrSend, alert.ID, alert.Attempts, Attempts, err))
+			told, err := a.told(ctx, alert, err)
+			if err != nil {
+				failures = append(failures, fmt.Errorf("%w: postpone alerts: %w", ErrStore, err))
+			}
+			if told {
+				break
+			}
 			continue
 		}
 		taken++

@@ -269,6 +269,45 @@ func TestAnAlertThatIsNotTakenIsSentAgainLaterAndLaterAndThenNoMore(t *testing.T
 }
 
 // Two sweeps at once, or a sweep and requests.
+// later is the word of a receiver.
+type later time.Duration
+
+func (l later) Error() string             { return "later" }
+func (l later) RetryAfter() time.Duration { return time.Duration(l) }
+
+// Issue 10.21: a receiver that says "soon" for hours doesn't use up the attempts; one that says "much later" is not asked before, not
+// for an alert that is raised meanwhile either.
+func TestAReceiversWordIsTakenAndTheAttemptsLast(t *testing.T) {
+	databases.Each(t, func(t *testing.T, opened *database.DB) {
+		now, r := start, &receiver{fail: func(Alert) error { return fmt.Errorf("it says: %w", later(time.Second)) }}
+		a := New(opened.DB, Config{Now: func() time.Time { return now }, Sender: r})
+		trip(t, opened.DB, 7, start)
+		for range 5 {
+			send(t, a, 0, true)
+			send(t, a, 0, false)
+			now = now.Add(time.Second)
+		}
+		for _, minutes := range []time.Duration{32, 64, 128, 256} {
+			send(t, a, 0, true)
+			now = now.Add(minutes*time.Minute - time.Second)
+			send(t, a, 0, false)
+			now = now.Add(time.Second)
+		}
+		r.fail = func(Alert) error { return later(6 * time.Hour) }
+		send(t, a, 0, true)
+		if len(r.got) != Attempts || !all(t, a)[0].Next.IsZero() {
+			t.Fatalf("%d attempts", len(r.got))
+		}
+		r.fail = nil
+		said := now
+		trip(t, opened.DB, 8, now)
+		now = said.Add(6*time.Hour - time.Microsecond)
+		send(t, a, 0, false)
+		now = said.Add(6 * time.Hour)
+		send(t, a, 1, false)
+	})
+}
+
 func TestOfManySendersAtOnceOneOffersAnAlert(t *testing.T) {
 	databases.Each(t, func(t *testing.T, opened *database.DB) {
 		now := start

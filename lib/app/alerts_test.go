@@ -202,6 +202,52 @@ func TestAReceiverThatFailsIsTriedAgainAndNothingElseIsHeldUp(t *testing.T) {
 	}
 }
 
+// Issue 10.21: a receiver that says when to ask again is asked then and not before, for no alert, and by no process.
+func TestAReceiverThatSaysWhenIsAskedAgainThen(t *testing.T) {
+	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
+		for said, wait := range map[string]time.Duration{
+			"300": 5 * time.Minute,
+			"20":  20 * time.Second,
+			time.Now().Add(2 * time.Hour).UTC().Format(http.TimeFormat): 2 * time.Hour,
+			"10000000": webhook.MaxRetryAfter,
+		} {
+			t.Run(fmt.Sprint(status, " ", said), func(t *testing.T) {
+				h := newHook(t, func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Retry-After", said)
+					w.WriteHeader(status)
+				})
+				w := hooked(t, h)
+				w.siege("someone", 3)
+				w.siege("another", 3) // a second alert
+				w.sweep()
+				if got := h.received(t); len(got) != 1 {
+					t.Fatalf("received were %v", got)
+				}
+				at := w.clock.Now().Sub(storetest.Start)
+				slack := time.Duration(0)
+				if strings.HasSuffix(said, "GMT") {
+					slack = time.Minute // of the process's own clock, which goes on
+				}
+				w.clock.At(at + wait - slack - time.Second)
+				w.sweep()
+				beside(t, h, w).sweep()
+				w.send("203.0.113.9", "GET", "/api/sign-in", "")
+				if got := h.received(t); len(got) != 1 {
+					t.Fatalf("asked too early: %v", got)
+				}
+				h.mu.Lock()
+				h.answer = nil
+				h.mu.Unlock()
+				w.clock.At(at + wait + slack)
+				w.sweep()
+				if got := h.received(t); len(got) != 3 || w.count("SELECT count(*) FROM alerts WHERE sent_micros IS NULL") != 0 {
+					t.Fatalf("received were %v", got)
+				}
+			})
+		}
+	}
+}
+
 func TestAHugeAnswerOfAReceiverIsNotRead(t *testing.T) {
 	h := newHook(t, func(w http.ResponseWriter, r *http.Request) {
 		for r.Context().Err() == nil {

@@ -16,10 +16,11 @@ import (
 // observeTime bounds what the count of a sign-in may add to its answer: some commits of the slowest plan.
 const observeTime = time.Second
 
-// observe counts a sign-in whose password was compared, for what is found out about all of them. What fails there changes no
-// answer.
+// observe counts a sign-in for the detection of attacks: one that succeeded, one with a wrong password, and one that was turned away
+// because too many passwords were being hashed. That one counts as failed, although its password wasn't compared: an attack that
+// takes up all hashing would otherwise hide itself. An error here changes no answer.
 func (a *App) observe(call *web.Call, name string, err error) {
-	failed := errors.Is(err, accounts.ErrCredentials)
+	failed := errors.Is(err, accounts.ErrCredentials) || errors.Is(err, accounts.ErrBusy)
 	if a.stuffing == nil || err != nil && !failed {
 		return
 	}
@@ -27,7 +28,8 @@ func (a *App) observe(call *web.Call, name string, err error) {
 	if err != nil {
 		return // guess has refused it
 	}
-	ctx, cancel := context.WithTimeout(call.Context(), observeTime)
+	// What is turned away has used up the time of its request.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(call.Context()), observeTime)
 	defer cancel()
 	seen, err := a.stuffing.Observe(ctx, account, call.Address, failed)
 	if err != nil {

@@ -77,6 +77,24 @@ func TestAnAttackIsOneAlertAndKnownToEveryProcessWhileItIsOn(t *testing.T) {
 	}
 }
 
+// Issue 10.21: an attack that takes up all hashing doesn't hide itself: sign-ins that are turned away count.
+func TestASignInThatIsTurnedAwayByHashingCountsForTheDetection(t *testing.T) {
+	w := newWorld(t, detecting)
+	w.clock.Add(time.Minute)
+	for i := range 60 {
+		app.TurnedAway(w.app, fmt.Sprint("victim", i), fmt.Sprintf("198.51.100.%d", i))
+	}
+	if n := w.count(`SELECT coalesce(sum(value), 0) FROM sign_in_figures WHERE id < 1099511627776 AND id % 2 = 1`); n != 60 {
+		t.Errorf("%d failures count, want 60", n)
+	}
+	w.clock.Add(time.Minute)
+	app.TurnedAway(w.app, "another", "203.0.113.199")
+	w.clock.Add(stuffing.Remember)
+	if !app.UnderAttack(w.app) || strings.Contains(w.log.String(), "sign-in not counted") {
+		t.Errorf("the attack is not known; the log has %s", w.log.String())
+	}
+}
+
 // Row D9: as any alert, it goes with the next request of the process that only reads, and with none that guesses.
 func TestTheAlertOfAnAttackGoesWithALaterRequest(t *testing.T) {
 	h := newHook(t, nil)

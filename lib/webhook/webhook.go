@@ -28,6 +28,42 @@ const DefaultDeadline = 3 * time.Second
 // maxHeaderBytes bounds the header of an answer. Its body is not read at all.
 const maxHeaderBytes = 16 << 10
 
+// MaxRetryAfter bounds what a receiver's Retry-After is taken for: longer than a receiver is down, and shorter than a message is
+// worth sending.
+const MaxRetryAfter = 24 * time.Hour
+
+// BusyError says that a receiver answered 429 or 503 and said with Retry-After when to ask again.
+type BusyError struct {
+	Status int
+	After  time.Duration // 1 s to MaxRetryAfter
+}
+
+func (e BusyError) Error() string {
+	return fmt.Sprintf("webhook: the receiver answered %d and wants to be asked again in %v", e.Status, e.After)
+}
+
+// RetryAfter returns how long to wait before the receiver is asked again.
+func (e BusyError) RetryAfter() time.Duration { return e.After }
+
+// retryAfter reads Retry-After (RFC 9110, section 10.2.3): seconds, or a date. It returns 0 for none, for what can't be read and for what is over.
+func retryAfter(header http.Header, now time.Time) time.Duration {
+	text := strings.TrimSpace(header.Get("Retry-After"))
+	if text != "" && strings.Trim(text, "0123456789") == "" {
+		seconds, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || seconds > int64(MaxRetryAfter/time.Second) { // more digits than fit are a long time too
+			return MaxRetryAfter
+		}
+		return time.Duration(seconds) * time.Second
+	}
+	at, err := http.ParseTime(text)
+	if err != nil {
+		return 0
+	}
+	// A date has whole seconds: rounded up, so that the receiver isn't asked too early.
+	wait := (at.Sub(now) + time.Second - 1).Truncate(time.Second)
+	return min(max(wait, 0), MaxRetryAfter)
+}
+
 // Config says where messages go. URL is required.
 type Config struct {
 	// URL begins with https://, or http:// for this machine alone: see ParseURL. It may hold a secret.
@@ -98,7 +134,8 @@ func New(config Config) *Webhook {
 }
 
 // Post sends a message once. It is taken when the receiver answers 2xx; what it says besides is not read. The id tells the
-// message from others, and stays the same when it is sent again; it has no dot. An error tells neither URL nor secret.
+// message from others, and stays the same when it is sent again; it has no dot. An error tells neither URL nor secret; it is a
+// BusyError if the receiver said when to ask again.
 func (w *Webhook) Post(ctx context.Context, id string, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, w.config.Deadline)
 	defer cancel()
@@ -119,6 +156,11 @@ func (w *Webhook) Post(ctx context.Context, id string, body []byte) error {
 		return fmt.Errorf("webhook: %w", withoutURL(err))
 	}
 	response.Body.Close()
+	if status := response.StatusCode; status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+		if after := retryAfter(response.Header, w.config.Now()); after > 0 {
+			return BusyError{status, after}
+		}
+	}
 	if response.StatusCode < 200 || response.StatusCode > 299 {
 		return fmt.Errorf("webhook: the receiver answered %d", response.StatusCode)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -98,6 +99,49 @@ func TestOnlyAnAnswerOfSuccessTakesAMessage(t *testing.T) {
 		err := hook.Post(t.Context(), "x", nil)
 		if err == nil || !strings.Contains(err.Error(), fmt.Sprint(status)) || asked.Load() != 1 {
 			t.Errorf("%d: %v, asked %d times", status, err, asked.Load())
+		}
+	}
+}
+
+// Issue 10.21.
+func TestARetryAfterOfABusyReceiverIsRead(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 300_000_000, time.UTC)
+	for _, c := range []struct {
+		status int
+		said   string
+		want   time.Duration
+	}{
+		{429, "300", 5 * time.Minute},
+		{503, "1", time.Second},
+		{503, " 90 ", 90 * time.Second},
+		{429, now.Add(5 * time.Minute).Format(http.TimeFormat), 5 * time.Minute},
+		{503, "Sunday, 01-Mar-26 12:10:00 GMT", 10 * time.Minute},
+		{429, "86401", MaxRetryAfter},
+		{429, "99999999999999999999999", MaxRetryAfter},
+		{429, now.AddDate(1, 0, 0).Format(http.TimeFormat), MaxRetryAfter},
+		{429, "", 0},
+		{429, "0", 0},
+		{429, "-5", 0},
+		{429, "1.5", 0},
+		{429, "soon", 0},
+		{429, now.Add(-time.Hour).Format(http.TimeFormat), 0},
+		{500, "300", 0},
+		{404, "300", 0},
+		{200, "300", -1},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", c.said)
+			w.WriteHeader(c.status)
+		}))
+		u, err := ParseURL(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = New(Config{URL: u, Deadline: time.Minute, Now: func() time.Time { return now }}).Post(t.Context(), "id", []byte("{}"))
+		server.Close()
+		busy, isBusy := errors.AsType[BusyError](err)
+		if (err == nil) != (c.want < 0) || isBusy != (c.want > 0) || isBusy && busy.RetryAfter() != c.want {
+			t.Errorf("%d %q: %v; want %v", c.status, c.said, err, c.want)
 		}
 	}
 }
