@@ -448,6 +448,51 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 
 // Which characters are blanks differs from one reader of patterns to the next, so the pattern names them. Beyond what is
 // tried here there are none, and none that folds into ASCII.
+// Issue 10.22: a link is for every answer that has the described form, so what it takes from the body has to be required there.
+func TestEveryLinkOfTheDescriptionCanBeFollowed(t *testing.T) {
+	d, err := openapi()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unfollowable := func(d *description) (faults []string) {
+		paths, _ := d.find("paths")
+		for path := range paths {
+			methods, _ := d.find("paths", path)
+			for method := range methods {
+				responses, _ := d.find("paths", path, method, "responses")
+				for status := range responses {
+					response, _ := d.find("paths", path, method, "responses", status)
+					links, _ := response["links"].(map[string]any)
+					schema, _ := d.find("paths", path, method, "responses", status, "content", "application/json", "schema")
+					text, err := json.Marshal(links)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, part := range strings.Split(string(text), "$response.body#/")[1:] {
+						name, _, _ := strings.Cut(part, `"`)
+						if !slices.Contains(list(schema["required"]), any(name)) {
+							faults = append(faults, fmt.Sprintf("%s %s %s: %s may be missing", method, path, status, name))
+						}
+					}
+				}
+			}
+		}
+		return faults
+	}
+	if faults := unfollowable(d); len(faults) > 0 {
+		t.Errorf("links that can't be followed: %v", faults)
+	}
+	planted, err := parseDescription(`{"paths": {"/x": {"post": {"responses": {"200": {
+		"links": {"a": {"parameters": {"b": "$response.body#/b", "c": "$response.body#/c"}}},
+		"content": {"application/json": {"schema": {"required": ["b"]}}}}}}}}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if faults := unfollowable(planted); len(faults) != 1 || !strings.Contains(faults[0], "c may be missing") {
+		t.Errorf("the planted link is not found: %v", faults)
+	}
+}
+
 func TestAUsernameIsDescribedAsItIsRead(t *testing.T) {
 	described, err := openapi()
 	if err != nil {
