@@ -98,7 +98,76 @@ func (c *check) fuzz() error {
 		return err
 	}
 	defer a.stop()
-	return c.fuzzAt(a.url, a)
+	if err := c.fuzzAt(a.url, a); err != nil {
+		return err
+	}
+	return c.fuzzLimited(a)
+}
+
+// limitedPaths are routes that anyone may ask and that have small limits: there a short run comes to real refusals.
+const limitedPaths = `^/api/(usernames|codes|sign-up|otp)$`
+
+// limitedExamples is the number of requests to each operation of a limitedPaths: more than its limit admits.
+const limitedExamples = "70"
+
+// fuzzLimited does a short run with the limits that a user would meet, on a database of its own. Its refusals are held against the
+// description as all answers are, and some must be seen.
+func (c *check) fuzzLimited(raised *application) error {
+	work, err := os.MkdirTemp(c.tmp, "limited-")
+	if err != nil {
+		return err
+	}
+	if err := os.Link(filepath.Join(raised.dir, "dev"), filepath.Join(work, "dev")); err != nil {
+		return err
+	}
+	a, err := c.startApplication(work, fuzzSettings)
+	if err != nil {
+		return err
+	}
+	defer a.stop()
+	if a.policies, err = a.policyNames(); err != nil {
+		return err
+	}
+	a.limited = true
+	if err := c.fuzzAt(a.url, a, "--max-examples", limitedExamples, "--include-path-regex", limitedPaths); err != nil {
+		return err
+	}
+	return a.refused("/api/usernames", "/api/codes", "/api/sign-up", "/api/otp")
+}
+
+// refused returns an error unless the log has a refusal of each route.
+func (a *application) refused(routes ...string) error {
+	text, err := os.ReadFile(a.log)
+	if err != nil {
+		return err
+	}
+	refused := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		var request struct {
+			Route  string
+			Status int
+		}
+		if json.Unmarshal([]byte(line), &request) == nil && request.Status == http.StatusTooManyRequests {
+			refused[request.Route] = true
+		}
+	}
+	for _, route := range routes {
+		if !refused[route] {
+			return fmt.Errorf("the run with the real limits was never refused at %s: raise limitedExamples", route)
+		}
+	}
+	return nil
+}
+
+// withRefusals is the fuzzer's configuration for a run in which limits refuse: 429 is as good an answer as others, to whatever was
+// sent. A run of some routes uses neither all of the authentications nor all of the dictionaries.
+func withRefusals(config string) string {
+	config = strings.ReplaceAll(config, "413, 422]", "413, 422, 429]")
+	config = strings.ReplaceAll(config, `"rate_limited", `, "")
+	for _, partial := range []string{"missing_auth", "unused_openapi_auth", "dictionary_mismatch", "unmatched_filter"} {
+		config = strings.ReplaceAll(config, fmt.Sprintf("%q, ", partial), "")
+	}
+	return config
 }
 
 // fuzzAt sends what the fuzzer makes of the description of a to base, which is a's own address or leads there. Args are
@@ -111,6 +180,9 @@ func (c *check) fuzzAt(base string, a *application, args ...string) error {
 	config, err := os.ReadFile(filepath.Join(c.root, "scripts", "_tools", "schemathesis.toml"))
 	if err != nil {
 		return err
+	}
+	if a.limited {
+		config = []byte(withRefusals(string(config)))
 	}
 	var policies strings.Builder
 	for _, name := range a.policies {
@@ -148,6 +220,8 @@ type application struct {
 	partnerKey string
 	line       string // starts it again by hand
 	log        string // the file that it logs to
+	dir        string // of its program, its database and its log
+	limited    bool   // its limits are those that a user meets
 	stop       func()
 }
 
@@ -236,7 +310,7 @@ func databaseIn(dir string) string { return "file:" + filepath.ToSlash(filepath.
 
 // startApplication starts the program dev of a folder on a database there and waits until it listens.
 func (c *check) startApplication(dir string, settings map[string]string) (*application, error) {
-	a := &application{log: filepath.Join(dir, "log")}
+	a := &application{log: filepath.Join(dir, "log"), dir: dir}
 	log, err := os.Create(a.log)
 	if err != nil {
 		return nil, err

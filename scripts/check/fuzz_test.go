@@ -58,6 +58,51 @@ func TestTheFuzzerFindsAWrongStatusAndNothingElse(t *testing.T) {
 	}
 }
 
+// Issue 10.22: with the real limits the fuzzer meets refusals, and they are as described; a refusal without Retry-After is found.
+func TestTheFuzzerMeetsRealRefusals(t *testing.T) {
+	root, err := repo.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := &check{ctx: t.Context(), root: root, tmp: t.TempDir()}
+	if err := run.fuzzerRuns(); err != nil {
+		child.SkipUnlessCI(t, "the fuzzer is not installed: go run ./scripts/check installs it")
+	}
+	work := t.TempDir()
+	if _, err := run.command(nil, "go", "build", "-o", filepath.Join(work, "dev"), "./scripts/dev"); err != nil {
+		t.Fatal(err)
+	}
+	if err := run.fuzzLimited(&application{dir: work}); err != nil {
+		t.Fatal(err)
+	}
+	a, err := run.startApplication(work, fuzzSettings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.stop()
+	a.limited, a.policies = true, []string{"usernames"}
+	target, err := url.Parse(a.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.ModifyResponse = func(r *http.Response) error {
+		if r.StatusCode == http.StatusTooManyRequests {
+			r.Header.Del("Retry-After")
+		}
+		return nil
+	}
+	server := httptest.NewServer(proxy)
+	defer server.Close()
+	err = run.fuzzAt(server.URL, a, "--max-examples", limitedExamples, "--include-path-regex", "^/api/usernames$")
+	if err == nil || !strings.Contains(err.Error(), "Retry-After") {
+		t.Errorf("a refusal without Retry-After is not found: %v", err)
+	}
+	if err := a.refused("/api/sandbox-sql"); err == nil {
+		t.Error("a route that was never asked counts as refused")
+	}
+}
+
 func TestWithoutPythonOrWhatItInstallsTheFuzzerIsSkipped(t *testing.T) {
 	run := &check{ctx: t.Context(), root: t.TempDir(), tmp: t.TempDir()}
 	t.Setenv("PATH", t.TempDir())
