@@ -170,3 +170,25 @@ func TestASweepTakesRefundsWhoseTimeIsOver(t *testing.T) {
 		}
 	})
 }
+
+// BenchmarkOperatorsViews reads what views show among so many rows of the audit and as many keys, on a file.
+func BenchmarkOperatorsViews(b *testing.B) {
+	for _, n := range []int{1_000, 1_000_000} {
+		db := databases.File(b)
+		fill(b, db, n)
+		store := open(db, sqlstore.Config{Now: storetest.NewClock().Now, SweepEvery: -1})
+		for name, view := range map[string]func() error{
+			"refusals": func() error { _, err := store.Refusals(b.Context()); return err },
+			"counts":   func() error { _, err := store.Counts(b.Context()); return err },
+			"audit":    func() error { _, err := store.Audit(b.Context(), 1<<62, 100); return err },
+		} {
+			b.Run(fmt.Sprintf("%s/rows=%d", name, n), func(b *testing.B) {
+				for b.Loop() {
+					if err := view(); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
