@@ -258,7 +258,10 @@ func TestAHandlerFindsWhatItsConnectionCanDo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		response.Body.Close()
+		_, err = io.Copy(io.Discard, response.Body) // until the handler has returned
+		if response.Body.Close(); err != nil {
+			t.Fatal(err)
+		}
 		if want := map[bool]string{false: "true true false true", true: "true false true true"}[http2]; has != want || can != "true true true true" {
 			t.Errorf("HTTP/2 %v: has %s, want %s; can %s", http2, has, want, can)
 		}
