@@ -167,29 +167,16 @@ func twentyBuiltFunctions(t *testing.T, server *turso.Server) {
 
 // Row B3: vercel dev compiles and starts a process for every request.
 func TestTwentyRequestsThroughVercelDevAtALimitOfTenAdmitTen(t *testing.T) {
-	server := vercel.Dev(t, nil)
-	// The first request makes the database. Later ones tell how much of the minute is left: a burst takes some seconds.
-	for polls := 0; ; polls++ {
-		response, err := http.Get(server.URL + "/api/usernames?name=someone")
-		first := read(t, response, err)
-		reset, err := strconv.Atoi(first.header.Get("Ratelimit-Reset"))
-		if first.status != http.StatusOK || err != nil {
-			t.Fatalf("the name check answers %d %v: %s\n%s", first.status, first.header, first.body, server.Output())
-		}
-		if reset >= 35 {
-			break
-		}
-		if polls == 59 {
-			t.Fatal("no minute began in 60 requests")
-		}
+	// A log has no edge that a burst could meet, however long a busy machine takes for twenty starts.
+	server := vercel.Dev(t, []string{`RATE_LIMIT_POLICIES=[{"name":"sign-in","algorithm":"sliding-log","limit":10,"window":"1h"}]`})
+	response, err := http.Get(server.URL + "/api/usernames?name=someone") // it makes the database
+	if first := read(t, response, err); first.status != http.StatusOK {
+		t.Fatalf("the name check answers %d %v: %s\n%s", first.status, first.header, first.body, server.Output())
 	}
 	answers := together(20, func(i int) answer {
 		response, err := http.Post(server.URL+"/api/sign-in", "application/json", strings.NewReader(wrongSignIn(i)))
 		return read(t, response, err)
 	})
-	if acrossAnEdge(answers) {
-		t.Fatalf("the burst took more than half a minute: %v", statuses(answers))
-	}
 	if got := statuses(answers); got[401] != 10 || got[429] != 10 {
 		t.Errorf("statuses %v, want 10 times 401 and 10 times 429\n%s", got, server.Output())
 	}

@@ -36,7 +36,7 @@ var planted = map[string]string{
 
 var unending = []string{"accounts", "invite_codes", "ai_log_entries", "evaluations", "partner_keys"}
 
-// Issue 1.17: the timer's sweep takes what is over in every table, and nothing else. The tables are those of the schema, so that a
+// Issue 10.17: the timer's sweep takes what is over in every table, and nothing else. The tables are those of the schema, so that a
 // new one can't be forgotten.
 func TestTheTimersSweepTakesWhatIsOverInEveryTable(t *testing.T) {
 	w := newWorld(t, withTokens, detecting, func(s *app.Settings) { s.AuditRetention = 24 * time.Hour })
@@ -99,7 +99,7 @@ func TestTheTimersSweepTakesWhatIsOverInEveryTable(t *testing.T) {
 	}
 }
 
-// Issue 1.18: forty views at once are all answered, and so is everything else meanwhile.
+// Issue 10.18: forty views at once are all answered, and so is everything else meanwhile.
 func TestManyViewsAtOnceKeepNobodyOut(t *testing.T) {
 	w := newWorld(t, withTokens)
 	byToken := func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+limitsToken) }

@@ -26,7 +26,7 @@ func steady(t *testing.T, policy ratelimit.Policy) (admitted int64) {
 	return admitted
 }
 
-// Issue 1: what the guide says of a steady flow at the limit.
+// Issue 10: what the guide says of a steady flow at the limit.
 func TestASlidingWindowAdmitsLessThanItsLimitOfASteadyFlow(t *testing.T) {
 	for _, limit := range []int64{1, 2, 4, 10, 50, 100} {
 		policy := ratelimit.Policy{Name: "steady", Algorithm: ratelimit.SlidingWindow, Limit: limit, Window: 2 * time.Minute}
@@ -46,7 +46,7 @@ func TestASlidingWindowAdmitsLessThanItsLimitOfASteadyFlow(t *testing.T) {
 	}
 }
 
-// Issue 1: what the guide says of weeks.
+// Issue 10: what the guide says of weeks.
 func TestAWeekBeginsOnThursday(t *testing.T) {
 	clock := storetest.NewClock()
 	limiter := newLimiter(t, ratelimit.NewMemoryStore(clock.Now), string(storetest.Secret))

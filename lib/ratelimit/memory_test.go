@@ -36,7 +36,7 @@ func decide(t testing.TB, store *ratelimit.MemoryStore, entries []ratelimit.Entr
 	return rows[0]
 }
 
-// Issue 1.16: keys that are charged once, refused once and given back once each, in a store that nobody sweeps.
+// Issue 10.16: keys that are charged once, refused once and given back once each, in a store that nobody sweeps.
 func TestTheMemoryStoreHoldsLittleMoreThanWhatIsLive(t *testing.T) {
 	clock := storetest.NewClock()
 	store := ratelimit.NewMemoryStore(clock.Now)
@@ -66,7 +66,7 @@ func TestTheMemoryStoreHoldsLittleMoreThanWhatIsLive(t *testing.T) {
 	}
 }
 
-// Issue 1.16: a key that never expires is charged and given back again and again.
+// Issue 10.16: a key that never expires is charged and given back again and again.
 func TestTheMemoryStoreForgetsTheRefundsOfALiveKey(t *testing.T) {
 	clock := storetest.NewClock()
 	store := ratelimit.NewMemoryStore(clock.Now)
@@ -87,7 +87,7 @@ func TestTheMemoryStoreForgetsTheRefundsOfALiveKey(t *testing.T) {
 	}
 }
 
-// Issue 1.16: what a step looks at is what has expired, however much is live beside it.
+// Issue 10.16: what a step looks at is what has expired, however much is live beside it.
 func TestASweepOfTheMemoryStoreLooksAtNothingLive(t *testing.T) {
 	const each = 100_000
 	clock := storetest.NewClock()

@@ -318,7 +318,7 @@ func TestADecisionThatIsRefusedLateGivesBackWhatItCharged(t *testing.T) {
 	}
 }
 
-// Issue 1.5: what an exemption admitted uncounted is not given back, alone or by a decision that is refused late.
+// Issue 10.5: what an exemption admitted uncounted is not given back, alone or by a decision that is refused late.
 func TestAnUncountedChargeIsNotGivenBack(t *testing.T) {
 	f := newFleet(t, 3)
 	first, second := f.on(3, "a", 0), f.on(3, "b", 0)

@@ -48,7 +48,7 @@ func fill(t testing.TB, db *database.DB, n int) {
 	}
 }
 
-// Issue 1.18: what is told of many rows is near the truth, and said to be an estimate; of few it is the truth.
+// Issue 10.18: what is told of many rows is near the truth, and said to be an estimate; of few it is the truth.
 func TestOperatorsFiguresOfManyRowsAreEstimates(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db *database.DB) {
 		store := open(db, sqlstore.Config{Now: storetest.NewClock().Now, SweepEvery: -1})
@@ -82,7 +82,7 @@ func TestOperatorsFiguresOfManyRowsAreEstimates(t *testing.T) {
 	})
 }
 
-// Issue 1.18: a day's refusals are found behind a month's, and only they are told.
+// Issue 10.18: a day's refusals are found behind a month's, and only they are told.
 func TestADaysRefusalsAreFoundBehindAMonths(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db *database.DB) {
 		store := open(db, sqlstore.Config{Now: storetest.NewClock().Now, SweepEvery: -1})
@@ -97,7 +97,7 @@ func TestADaysRefusalsAreFoundBehindAMonths(t *testing.T) {
 	})
 }
 
-// Issue 1.18: the rows that a view reads don't grow with those that are kept, as libSQL's server counts them.
+// Issue 10.18: the rows that a view reads don't grow with those that are kept, as libSQL's server counts them.
 func TestOperatorsViewsReadNoMoreOfMoreRows(t *testing.T) {
 	proxy := faults.Start(t, turso.StartLibSQL(t).URL)
 	db := databases.Open(t, proxy.URL)
@@ -128,7 +128,7 @@ func TestOperatorsViewsReadNoMoreOfMoreRows(t *testing.T) {
 	}
 }
 
-// Issue 1.17: a sweep takes what was given back, too, when its time is over, however many rows it looks at in a step.
+// Issue 10.17: a sweep takes what was given back, too, when its time is over, however many rows it looks at in a step.
 func TestASweepTakesRefundsWhoseTimeIsOver(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db *database.DB) {
 		clock := storetest.NewClock()
