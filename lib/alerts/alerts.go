@@ -68,9 +68,10 @@ type Alert struct {
 	Figures  string    // of an attack, when it began: stuffing.Figures in JSON
 }
 
-// Sender offers an alert to whoever should hear of it. An error means that it may not have been taken: then it is offered
-// again, so that a receiver may get it twice and tells that by Alert.ID and Alert.At. If the error, or one that it wraps, has a
-// method RetryAfter() time.Duration, the receiver is not asked before that time is over, for no alert.
+// Sender offers an alert to whoever should hear of it. An error means that it may not have been
+// taken: then it is offered again, so that a receiver may get it twice and tells that by Alert.ID
+// and Alert.At. If the error, or one that it wraps, has a method RetryAfter() time.Duration, the
+// receiver is not asked before that time is over, for no alert.
 type Sender interface {
 	Send(ctx context.Context, alert Alert) error
 }
@@ -85,7 +86,8 @@ type Config struct {
 	Retention time.Duration
 }
 
-// Alerts may be used by many goroutines and processes. Its only state besides db is when its receiver may be asked again.
+// Alerts may be used by many goroutines and processes. Its only state besides db is when its
+// receiver may be asked again.
 type Alerts struct {
 	db     *sql.DB
 	config Config
@@ -174,7 +176,8 @@ SET
   sent_micros = coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
 WHERE id = ?`
 
-// postpone makes an alert due when its receiver said, and every other not before: the receiver's word is about all of them.
+// postpone makes an alert due when its receiver said, and every other not before: the receiver's
+// word is about all of them.
 const postpone = `
 WITH clock AS MATERIALIZED (
   SELECT coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AS now
@@ -184,8 +187,9 @@ SET next_micros = (SELECT now FROM clock) + CASE id WHEN ? THEN ? ELSE ? END
 WHERE next_micros IS NOT NULL
   AND (id = ? OR next_micros < (SELECT now FROM clock) + ?)`
 
-// told takes a receiver's word of when it may be asked again; false if it gave none. The first half of the attempts may come sooner
-// than they would by themselves; the others not, so that a receiver which says "soon" for hours doesn't use up all of them.
+// told takes a receiver's word of when it may be asked again; false if it gave none. The first half
+// of the attempts may come sooner than they would by themselves; the others not, so that a receiver
+// which says "soon" for hours doesn't use up all of them.
 func (a *Alerts) told(ctx context.Context, alert Alert, err error) (bool, error) {
 	var word interface{ RetryAfter() time.Duration }
 	if !errors.As(err, &word) || word.RetryAfter() <= 0 {
@@ -210,9 +214,10 @@ func (a *Alerts) clock() time.Time {
 	return time.Now()
 }
 
-// Send offers the alerts that are due to Config.Sender, one after the other, as long as ctx lasts, and says how many were
-// taken. One that isn't taken doesn't keep the others back, unless the receiver says when it wants to be asked again. The error joins what went wrong: ErrSend for each of those, or
-// ErrStore, which ends it.
+// Send offers the alerts that are due to Config.Sender, one after the other, as long as ctx lasts,
+// and says how many were taken. One that isn't taken doesn't keep the others back, unless the
+// receiver says when it wants to be asked again. The error joins what went wrong: ErrSend for each
+// of those, or ErrStore, which ends it.
 func (a *Alerts) Send(ctx context.Context) (taken int, err error) {
 	if a.config.Sender == nil || a.clock().UnixMicro() < a.asked.Load() {
 		return 0, nil

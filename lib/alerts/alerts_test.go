@@ -275,8 +275,8 @@ type later time.Duration
 func (l later) Error() string             { return "later" }
 func (l later) RetryAfter() time.Duration { return time.Duration(l) }
 
-// Issue 10.21: a receiver that says "soon" for hours doesn't use up the attempts; one that says "much later" is not asked before, not
-// for an alert that is raised meanwhile either.
+// Issue 10.21: a receiver that says "soon" for hours doesn't use up the attempts; one that says
+// "much later" is not asked before, not for an alert that is raised meanwhile either.
 func TestAReceiversWordIsTakenAndTheAttemptsLast(t *testing.T) {
 	databases.Each(t, func(t *testing.T, opened *database.DB) {
 		now, r := start, &receiver{fail: func(Alert) error { return fmt.Errorf("it says: %w", later(time.Second)) }}

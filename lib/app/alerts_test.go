@@ -202,7 +202,8 @@ func TestAReceiverThatFailsIsTriedAgainAndNothingElseIsHeldUp(t *testing.T) {
 	}
 }
 
-// Issue 10.21: a receiver that says when to ask again is asked then and not before, for no alert, and by no process.
+// Issue 10.21: a receiver that says when to ask again is asked then and not before, for no alert,
+// and by no process.
 func TestAReceiverThatSaysWhenIsAskedAgainThen(t *testing.T) {
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
 		for said, wait := range map[string]time.Duration{

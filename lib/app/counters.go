@@ -255,8 +255,9 @@ func (d databases) migrateShards(ctx context.Context) error {
 // isFile says whether a database is an embedded file.
 func isFile(url string) bool { return strings.HasPrefix(strings.ToLower(url), "file:") }
 
-// OpenShards opens the databases that counters are in, and those of the list that is to come, by name, for commands that go through
-// them; end closes them. Its errors are those of LoadShards, of database.Open and of migration.Check.
+// OpenShards opens the databases that counters are in, and those of the list that is to come, by
+// name, for commands that go through them; end closes them. Its errors are those of LoadShards, of
+// database.Open and of migration.Check.
 func OpenShards(ctx context.Context, lookup func(string) (string, bool), root string, deadline time.Duration) (now, next map[string]*sqlstore.Store, end func() error, err error) {
 	own, nowList, nextList, err := LoadShards(lookup, root)
 	if err != nil {

@@ -446,9 +446,8 @@ func TestEveryDescribedStatusIsAnsweredAsDescribed(t *testing.T) {
 	}
 }
 
-// Which characters are blanks differs from one reader of patterns to the next, so the pattern names them. Beyond what is
-// tried here there are none, and none that folds into ASCII.
-// Issue 10.22: a link is for every answer that has the described form, so what it takes from the body has to be required there.
+// Issue 10.22: a link is for every answer that has the described form, so what it takes from the
+// body has to be required there.
 func TestEveryLinkOfTheDescriptionCanBeFollowed(t *testing.T) {
 	d, err := openapi()
 	if err != nil {
@@ -493,6 +492,8 @@ func TestEveryLinkOfTheDescriptionCanBeFollowed(t *testing.T) {
 	}
 }
 
+// Which characters are blanks differs from one reader of patterns to the next, so the pattern names them. Beyond what is
+// tried here there are none, and none that folds into ASCII.
 func TestAUsernameIsDescribedAsItIsRead(t *testing.T) {
 	described, err := openapi()
 	if err != nil {

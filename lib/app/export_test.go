@@ -19,7 +19,8 @@ func UnderAttack(a *App) bool {
 	return a.underAttack(&web.Call{Request: httptest.NewRequest(http.MethodPost, "/api/sign-in", nil)})
 }
 
-// TurnedAway has the detection of attacks see a sign-in whose time was over while its password waited to be hashed.
+// TurnedAway has the detection of attacks see a sign-in whose time was over while its password
+// waited to be hashed.
 func TurnedAway(a *App, name, address string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

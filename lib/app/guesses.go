@@ -121,9 +121,10 @@ func (a *App) byCaptcha(call *web.Call) ([]ratelimit.Charge, error) {
 	return nil, problem
 }
 
-// spent reports whether the guesses that a good token gives are used up. If so, it changes the call's decision to the one that a
-// good token would get, so that the answer doesn't tell whether the token was good. It charges nothing: a client without a good
-// token must not use up the guesses of those who have one.
+// spent reports whether the guesses that a good token gives are used up. If so, it changes the
+// call's decision to the one that a good token would get, so that the answer doesn't tell whether
+// the token was good. It charges nothing: a client without a good token must not use up the guesses
+// of those who have one.
 func (a *App) spent(call *web.Call, charges []ratelimit.Charge) bool {
 	peeked, err := a.limiter.Peek(call.Context(), charges...)
 	if err != nil {

@@ -350,8 +350,8 @@ func TestACaptchaLetsAnOwnerInWhileAStrangerHammers(t *testing.T) {
 	}
 }
 
-// Issue 10.14: a good token over its budget, a bad one and none get the same answer, header by header and byte by byte, at every
-// moment, on every rung, with an attack and without one.
+// Issue 10.14: a good token over its budget, a bad one and none get the same answer, header by
+// header and byte by byte, at every moment, on every rung, with an attack and without one.
 func TestARefusalTellsNothingOfTheToken(t *testing.T) {
 	const strangers, onDevice = "strangers", "on a device"
 	for _, attacked := range []bool{false, true} {
@@ -377,7 +377,8 @@ func TestARefusalTellsNothingOfTheToken(t *testing.T) {
 					guess := func(kind, password string) reply {
 						return w.signInWith(fmt.Sprintf("%s-%d-%d", kind, n, len(password)), from(n), "victim", password, cookies...)
 					}
-					// Each is the first request of its address, so that the address's limits are the same.
+					// Each is the first request of its address, so that the address's limits are
+					// the same.
 					good := guess("good", "wrong password")
 					if good.StatusCode == http.StatusTooManyRequests {
 						refusals[good.Header.Get("Retry-After")] = true

@@ -159,8 +159,8 @@ func (a *App) checkCode(call *web.Call, in codeGuess) (web.Reply, error) {
 	if errors.Is(err, otp.ErrWrong) && !errors.Is(err, otp.ErrUsed) {
 		return web.Reply{}, wrong
 	}
-	// Only a wrong code counts, and not the right one that a second click sends again. Should giving back fail, the phone is left
-	// with one guess less for a while.
+	// Only a wrong code counts, and not the right one that a second click sends again. Should
+	// giving back fail, the phone is left with one guess less for a while.
 	kept := a.limiter.GiveBack(context.WithoutCancel(call.Context()), call.Reservation(wrongCodes))
 	if kept != nil && !errors.Is(err, otp.ErrStore) { // as above
 		a.log.WarnContext(call.Context(), "a code that was not wrong stays counted", slog.String("error", kept.Error()))

@@ -205,7 +205,8 @@ func TestARightCodeGivesBackItsOwnGuessAlone(t *testing.T) {
 	}
 }
 
-// Issue 10.15: the right code sent again and again is refused and not counted, and brings no free guesses.
+// Issue 10.15: the right code sent again and again is refused and not counted, and brings no free
+// guesses.
 func TestClicksOnACodeThatIsUsedAreRefusedAndNotCounted(t *testing.T) {
 	w := newWorld(t)
 	used := func(want int) {
@@ -244,8 +245,8 @@ func TestClicksOnACodeThatIsUsedAreRefusedAndNotCounted(t *testing.T) {
 	expect(t, w.tryCode(address(62), somePhone, second), http.StatusTooManyRequests)
 }
 
-// Issue 10.15: many clicks at once are one success, and the phone has all its guesses afterwards. At most five are looked at at
-// the same time; the others are refused.
+// Issue 10.15: many clicks at once are one success, and the phone has all its guesses afterwards.
+// At most five are looked at at the same time; the others are refused.
 func TestManyClicksOnARightCodeVerifyItOnceAndCostNothing(t *testing.T) {
 	w := newWorld(t)
 	code := w.codeFor(address(100), somePhone)
@@ -258,8 +259,8 @@ func TestManyClicksOnARightCodeVerifyItOnceAndCostNothing(t *testing.T) {
 	}
 }
 
-// Issue 10.15: a link and an invite code that are used and sent again cost the address what every request costs, and nobody else
-// anything.
+// Issue 10.15: a link and an invite code that are used and sent again cost the address what every
+// request costs, and nobody else anything.
 func TestALinkAndAnInviteThatAreSentAgainLockNobodyOut(t *testing.T) {
 	w := newWorld(t)
 	w.member("someone")

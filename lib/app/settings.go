@@ -276,9 +276,10 @@ const lineEnds = "\n\v\f\r\u0085\u2028\u2029"
 // structured are the settings whose value is JSON, in which line ends between tokens mean nothing.
 var structured = []string{"RATE_LIMIT_POLICIES"}
 
-// text reads a variable: every setting comes through here. Unset and empty are the same, "". Wrong are a value of blanks alone, a
-// blank at either end, and a line end anywhere, but for those between the tokens of JSON. What a shell or a file leaves at the end
-// would make another secret of a secret, silently. Blanks inside are the setting's own matter.
+// text reads a variable: every setting comes through here. Unset and empty are the same, "". Wrong
+// are a value of blanks alone, a blank at either end, and a line end anywhere, but for those
+// between the tokens of JSON. What a shell or a file leaves at the end would make another secret of
+// a secret, silently. Blanks inside are the setting's own matter.
 func (e *environment) text(name string) string {
 	value, ok := e.lookup(name)
 	bare := strings.TrimSpace(value)
@@ -299,8 +300,8 @@ func (e *environment) text(name string) string {
 	return ""
 }
 
-// platform reports whether the process runs on Vercel. A value that is wrong otherwise says so too: what holds off the platform
-// alone, such as a secret that is made, must not come of it.
+// platform reports whether the process runs on Vercel. A value that is wrong otherwise says so too:
+// what holds off the platform alone, such as a secret that is made, must not come of it.
 func (e *environment) platform() bool {
 	return e.text("VERCEL") != "" || e.failed["VERCEL"]
 }

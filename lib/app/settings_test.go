@@ -337,8 +337,8 @@ func everySetting() map[string]string {
 	}
 }
 
-// Issue 10.20: no setting may have a line end or a blank at its ends, and only JSON a line end inside. The names are those that
-// LoadSettings asks for, so that a new setting can't be forgotten.
+// Issue 10.20: no setting may have a line end or a blank at its ends, and only JSON a line end
+// inside. The names are those that LoadSettings asks for, so that a new setting can't be forgotten.
 func TestEverySettingWithALineEndOrABlankAtItsEndsIsNamed(t *testing.T) {
 	asked := map[string]bool{}
 	good := everySetting()
@@ -405,7 +405,8 @@ func TestALineEndIsToldAtTheFirstRequest(t *testing.T) {
 	}
 }
 
-// Issue 10.20: a secret that is kept in a file is another one with the line end that an editor adds.
+// Issue 10.20: a secret that is kept in a file is another one with the line end that an editor
+// adds.
 func TestALocalSecretWithALineEndIsNamed(t *testing.T) {
 	for _, text := range []string{testSecret + "\n", testSecret + "\r\n", " " + testSecret, testSecret + " ", testSecret[:9] + "\n" + testSecret} {
 		root := t.TempDir()

@@ -16,9 +16,10 @@ import (
 // observeTime bounds what the count of a sign-in may add to its answer: some commits of the slowest plan.
 const observeTime = time.Second
 
-// observe counts a sign-in for the detection of attacks: one that succeeded, one with a wrong password, and one that was turned away
-// because too many passwords were being hashed. That one counts as failed, although its password wasn't compared: an attack that
-// takes up all hashing would otherwise hide itself. An error here changes no answer.
+// observe counts a sign-in for the detection of attacks: one that succeeded, one with a wrong
+// password, and one that was turned away because too many passwords were being hashed. That one
+// counts as failed, although its password wasn't compared: an attack that takes up all hashing
+// would otherwise hide itself. An error here changes no answer.
 func (a *App) observe(call *web.Call, name string, err error) {
 	failed := errors.Is(err, accounts.ErrCredentials) || errors.Is(err, accounts.ErrBusy)
 	if a.stuffing == nil || err != nil && !failed {

@@ -77,7 +77,8 @@ func TestAnAttackIsOneAlertAndKnownToEveryProcessWhileItIsOn(t *testing.T) {
 	}
 }
 
-// Issue 10.21: an attack that takes up all hashing doesn't hide itself: sign-ins that are turned away count.
+// Issue 10.21: an attack that takes up all hashing doesn't hide itself: sign-ins that are turned
+// away count.
 func TestASignInThatIsTurnedAwayByHashingCountsForTheDetection(t *testing.T) {
 	w := newWorld(t, detecting)
 	w.clock.Add(time.Minute)

@@ -31,7 +31,8 @@ const NilVersion = migratedb.NilVersion
 // schema is in, and say so with Force.
 type DirtyError struct {
 	Version int
-	// Newest is the newest version that this build knows. If Version isn't known, Force is for the build that knows it.
+	// Newest is the newest version that this build knows. If Version isn't known, Force is for the
+	// build that knows it.
 	Newest int
 	known  bool
 }
@@ -46,8 +47,8 @@ func (e DirtyError) Error() string {
 		"if it has nothing of it, `force` the version before it (-1 for none); then `up` again", e.Version)
 }
 
-// UnknownError says that the database is at a version that this build has no migration of: a newer build was there. Nothing is
-// done to such a schema.
+// UnknownError says that the database is at a version that this build has no migration of: a newer
+// build was there. Nothing is done to such a schema.
 type UnknownError struct {
 	Version int
 	Newest  int // that this build knows
@@ -70,26 +71,28 @@ func Down(ctx context.Context, db *database.DB, steps int) (changed bool, err er
 	return down(ctx, db, migrations.FS, steps)
 }
 
-// Version returns the newest migration applied, NilVersion for none, and whether it is dirty. It takes no lock.
+// Version returns the newest migration applied, NilVersion for none, and whether it is dirty. It
+// takes no lock.
 func Version(ctx context.Context, db *database.DB) (version int, dirty bool, err error) {
 	return (&store{ctx: ctx, db: db.DB}).Version()
 }
 
-// Check returns the version as Version does. If the schema is dirty or unknown the error is a DirtyError or an UnknownError, which
-// say what to do. Whatever works on a schema that it hasn't just brought up calls it first.
+// Check returns the version as Version does. If the schema is dirty or unknown the error is a
+// DirtyError or an UnknownError, which say what to do. Whatever works on a schema that it hasn't
+// just brought up calls it first.
 func Check(ctx context.Context, db *database.DB) (version int, err error) {
 	version, _, err = state(ctx, db, migrations.FS)
 	return version, err
 }
 
-// Force sets the version, NilVersion for none, and clears the dirty mark without running anything. It refuses a schema that this
-// build doesn't know: an UnknownError, or a DirtyError that says so.
+// Force sets the version, NilVersion for none, and clears the dirty mark without running anything.
+// It refuses a schema that this build doesn't know: an UnknownError, or a DirtyError that says so.
 func Force(ctx context.Context, db *database.DB, version int) error {
 	return force(ctx, db, migrations.FS, version)
 }
 
-// state reads the version, and judges it for every operation alike: it is clean and known, or the error is a DirtyError or an
-// UnknownError.
+// state reads the version, and judges it for every operation alike: it is clean and known, or the
+// error is a DirtyError or an UnknownError.
 func state(ctx context.Context, db *database.DB, files fs.FS) (version int, known []int, err error) {
 	known, err = versions(files)
 	if err != nil {

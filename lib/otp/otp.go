@@ -32,8 +32,8 @@ var (
 	// ErrWrong means that this is not the code that the phone was sent last, or that it is used or expired, or that none was
 	// sent. A client isn't told which.
 	ErrWrong = errors.New("otp: wrong code")
-	// ErrUsed means that this code was verified before, and would not be expired yet: a double click, not a guess. It matches
-	// ErrWrong too, since a client gets the same answer.
+	// ErrUsed means that this code was verified before, and would not be expired yet: a double
+	// click, not a guess. It matches ErrWrong too, since a client gets the same answer.
 	ErrUsed = fmt.Errorf("%w: it was used before", ErrWrong)
 	// ErrStore means that the database didn't answer. A code may have been made or used up then.
 	ErrStore = errors.New("otp: store failed")
@@ -126,8 +126,8 @@ func codeMAC(key []byte, phone Phone, code string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// usedKey stands for a phone's code that was verified, in the place of the phone's key: with all 63 bits of it, so it is no one's
-// by chance. Its message begins otherwise than those above.
+// usedKey stands for a phone's code that was verified, in the place of the phone's key: with all 63
+// bits of it, so it is no one's by chance. Its message begins otherwise than those above.
 func usedKey(key []byte, phone Phone, code string) int64 {
 	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte("used " + string(phone) + " " + code))
@@ -195,12 +195,13 @@ func text(code string) string {
 		code, int(Life.Minutes()))
 }
 
-// use moves the phone's code to the key of a used one if it is the one that was given and its time isn't over, in one UPDATE under
-// the engine's write lock: of two at once one finds it. A wrong code changes nothing and so writes nothing. How long the
-// comparison takes tells nothing, because an attacker without the secret doesn't know which MAC a guess has.
+// use moves the phone's code to the key of a used one if it is the one that was given and its time
+// isn't over, in one UPDATE under the engine's write lock: of two at once one finds it. A wrong
+// code changes nothing and so writes nothing. How long the comparison takes tells nothing, because
+// an attacker without the secret doesn't know which MAC a guess has.
 //
-// The row stays until its time is over, whatever codes the phone is sent meanwhile. REPLACE is for a code that comes a second
-// time within its life: the newer row counts.
+// The row stays until its time is over, whatever codes the phone is sent meanwhile. REPLACE is for
+// a code that comes a second time within its life: the newer row counts.
 const use = `
 UPDATE OR REPLACE otp_codes
 SET
@@ -219,8 +220,9 @@ WHERE phone_key IN (?, ?)
   AND expires_micros > coalesce(?, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
 LIMIT 1`
 
-// Verify uses a phone's code up. Nil means that this was it. The text may have blanks and hyphens between its digits. An error
-// matches ErrWrong or ErrStore, and ErrUsed where a code is sent again. A text that is no code takes the same time.
+// Verify uses a phone's code up. Nil means that this was it. The text may have blanks and hyphens
+// between its digits. An error matches ErrWrong or ErrStore, and ErrUsed where a code is sent
+// again. A text that is no code takes the same time.
 func (c *Codes) Verify(ctx context.Context, phone Phone, text string) error {
 	code := parseCode(text)
 	newest, other := c.keys[0], c.keys[len(c.keys)-1]

@@ -165,7 +165,8 @@ func TestANewCodeEndsTheOlderOne(t *testing.T) {
 	})
 }
 
-// Issue 10.15: a code that was used is told from a wrong one within its life, whatever the phone was sent since.
+// Issue 10.15: a code that was used is told from a wrong one within its life, whatever the phone
+// was sent since.
 func TestOnlyACodeThatWasVerifiedIsUsed(t *testing.T) {
 	databases.Each(t, func(t *testing.T, opened *database.DB) {
 		now, to := start, &phones{}

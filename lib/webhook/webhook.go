@@ -28,8 +28,8 @@ const DefaultDeadline = 3 * time.Second
 // maxHeaderBytes bounds the header of an answer. Its body is not read at all.
 const maxHeaderBytes = 16 << 10
 
-// MaxRetryAfter bounds what a receiver's Retry-After is taken for: longer than a receiver is down, and shorter than a message is
-// worth sending.
+// MaxRetryAfter bounds what a receiver's Retry-After is taken for: longer than a receiver is down,
+// and shorter than a message is worth sending.
 const MaxRetryAfter = 24 * time.Hour
 
 // BusyError says that a receiver answered 429 or 503 and said with Retry-After when to ask again.
@@ -45,7 +45,8 @@ func (e BusyError) Error() string {
 // RetryAfter returns how long to wait before the receiver is asked again.
 func (e BusyError) RetryAfter() time.Duration { return e.After }
 
-// retryAfter reads Retry-After (RFC 9110, section 10.2.3): seconds, or a date. It returns 0 for none, for what can't be read and for what is over.
+// retryAfter reads Retry-After (RFC 9110, section 10.2.3): seconds, or a date. It returns 0 for
+// none, for what can't be read and for what is over.
 func retryAfter(header http.Header, now time.Time) time.Duration {
 	text := strings.TrimSpace(header.Get("Retry-After"))
 	if text != "" && strings.Trim(text, "0123456789") == "" {
@@ -133,9 +134,10 @@ func New(config Config) *Webhook {
 	}}
 }
 
-// Post sends a message once. It is taken when the receiver answers 2xx; what it says besides is not read. The id tells the
-// message from others, and stays the same when it is sent again; it has no dot. An error tells neither URL nor secret; it is a
-// BusyError if the receiver said when to ask again.
+// Post sends a message once. It is taken when the receiver answers 2xx; what it says besides is not
+// read. The id tells the message from others, and stays the same when it is sent again; it has no
+// dot. An error tells neither URL nor secret; it is a BusyError if the receiver said when to ask
+// again.
 func (w *Webhook) Post(ctx context.Context, id string, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, w.config.Deadline)
 	defer cancel()

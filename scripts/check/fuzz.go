@@ -104,14 +104,16 @@ func (c *check) fuzz() error {
 	return c.fuzzLimited(a)
 }
 
-// limitedPaths are routes that anyone may ask and that have small limits: there a short run comes to real refusals.
+// limitedPaths are routes that anyone may ask and that have small limits: there a short run comes
+// to real refusals.
 const limitedPaths = `^/api/(usernames|codes|sign-up|otp)$`
 
-// limitedExamples is the number of requests to each operation of a limitedPaths: more than its limit admits.
+// limitedExamples is the number of requests to each operation of a limitedPaths: more than its
+// limit admits.
 const limitedExamples = "70"
 
-// fuzzLimited does a short run with the limits that a user would meet, on a database of its own. Its refusals are held against the
-// description as all answers are, and some must be seen.
+// fuzzLimited does a short run with the limits that a user would meet, on a database of its own.
+// Its refusals are held against the description as all answers are, and some must be seen.
 func (c *check) fuzzLimited(raised *application) error {
 	work, err := os.MkdirTemp(c.tmp, "limited-")
 	if err != nil {
@@ -159,8 +161,9 @@ func (a *application) refused(routes ...string) error {
 	return nil
 }
 
-// withRefusals is the fuzzer's configuration for a run in which limits refuse: 429 is as good an answer as others, to whatever was
-// sent. A run of some routes uses neither all of the authentications nor all of the dictionaries.
+// withRefusals is the fuzzer's configuration for a run in which limits refuse: 429 is as good an
+// answer as others, to whatever was sent. A run of some routes uses neither all of the
+// authentications nor all of the dictionaries.
 func withRefusals(config string) string {
 	config = strings.ReplaceAll(config, "413, 422]", "413, 422, 429]")
 	config = strings.ReplaceAll(config, `"rate_limited", `, "")

@@ -58,7 +58,8 @@ func TestTheFuzzerFindsAWrongStatusAndNothingElse(t *testing.T) {
 	}
 }
 
-// Issue 10.22: with the real limits the fuzzer meets refusals, and they are as described; a refusal without Retry-After is found.
+// Issue 10.22: with the real limits the fuzzer meets refusals, and they are as described; a refusal
+// without Retry-After is found.
 func TestTheFuzzerMeetsRealRefusals(t *testing.T) {
 	root, err := repo.Root()
 	if err != nil {

@@ -132,7 +132,8 @@ func TestADirtyVersionIsReportedWithTheCommandsThatMendIt(t *testing.T) {
 	}
 }
 
-// Issue 10.19: every verb says the same of a schema that is dirty or that this build doesn't know, changes nothing, and fails.
+// Issue 10.19: every verb says the same of a schema that is dirty or that this build doesn't know,
+// changes nothing, and fails.
 func TestEveryVerbSaysTheSameOfASchemaThatItCannotWorkOn(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) string{
 		"embedded file": func(*testing.T) string { return "" },

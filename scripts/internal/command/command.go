@@ -91,7 +91,8 @@ func WithDatabases(lookup func(string) (string, bool), callDeadline time.Duratio
 	return errors.Join(errs...)
 }
 
-// NeedTable returns an error that says what to do if the schema is dirty, or a newer build's, or lacks a table.
+// NeedTable returns an error that says what to do if the schema is dirty, or a newer build's, or
+// lacks a table.
 func NeedTable(ctx context.Context, db *database.DB, name string) error {
 	if _, err := migration.Check(ctx, db); err != nil {
 		return err
