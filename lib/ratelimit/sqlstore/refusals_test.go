@@ -52,7 +52,7 @@ func fill(t testing.TB, db *database.DB, n int) {
 func TestOperatorsFiguresOfManyRowsAreEstimates(t *testing.T) {
 	databases.Each(t, func(t *testing.T, db *database.DB) {
 		store := open(db, sqlstore.Config{Now: storetest.NewClock().Now, SweepEvery: -1})
-		for _, n := range []int{4_000, 50_000} {
+		for _, n := range []int{2_000, 50_000} {
 			for _, table := range []string{"rate_limit_audit", "rate_limits"} {
 				if _, err := db.Exec("DELETE FROM " + table); err != nil {
 					t.Fatal(err)
@@ -61,18 +61,18 @@ func TestOperatorsFiguresOfManyRowsAreEstimates(t *testing.T) {
 			fill(t, db, n)
 			near := func(what string, got int64, want int) {
 				t.Helper()
-				if off := max(got-int64(want), int64(want)-got); off > int64(want/10) || n == 4_000 && off != 0 {
+				if off := max(got-int64(want), int64(want)-got); off > int64(want/10) || n == 2_000 && off != 0 {
 					t.Errorf("%s: %d of %d rows, want %d", what, got, n, want)
 				}
 			}
 			hourly, err := store.Refusals(t.Context())
-			if err != nil || len(hourly.Policies) != 2 || hourly.Estimated != (n > 4_096) {
+			if err != nil || len(hourly.Policies) != 2 || hourly.Estimated != (n > 2_048) {
 				t.Fatalf("%d rows: %+v, %v", n, hourly, err)
 			}
 			near("often refused in the last hour", hourly.Policies[0].Hours[22], n*3/4)
 			near("rarely refused in the last hour", hourly.Policies[1].Hours[22], n/4)
 			counts, err := store.Counts(t.Context())
-			if err != nil || len(counts) != 2 || counts[0].Estimated != (n > 4_096) {
+			if err != nil || len(counts) != 2 || counts[0].Estimated != (n > 2_048) {
 				t.Fatalf("%d rows: %+v, %v", n, counts, err)
 			}
 			near("active keys", counts[0].ActiveKeys, n)
@@ -122,7 +122,7 @@ func TestOperatorsViewsReadNoMoreOfMoreRows(t *testing.T) {
 		}
 	}
 	for name, rows := range read {
-		if rows[0] < 100 || rows[1] > rows[0]*3/2 || rows[1] > 40_000 {
+		if rows[0] < 100 || rows[1] > rows[0]*3/2 || rows[1] > 20_000 {
 			t.Errorf("%s reads %d rows of 10,000 and %d of 70,000", name, rows[0], rows[1])
 		}
 	}
