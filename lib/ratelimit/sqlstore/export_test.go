@@ -6,7 +6,7 @@ import "github.com/weirlimits/weir/lib/ratelimit"
 func Statements() map[string]int {
 	all := map[string]int{
 		giveBackPlain.sql: 2, giveBackRotating.sql: 2, operate.sql: 6, sweepText.sql: 3, sweepInPassing.sql: 3, lastKey.sql: 2, lastRefund.sql: 2, sweepKeys.sql: 3, sweepRefunds.sql: 3, activeKeys.sql: 2,
-		activeKeysRead.sql: 1, auditEnds.sql: 1, auditBefore.sql: 2, refusalsOfRange.sql: 4, refusalsOfRows.sql: 3, audit.sql: 2, words.sql: 3,
+		activeKeysRead.sql: 1, auditEnds.sql: 2, auditBefore.sql: 2, newestRefusals.sql: 3, someRefusals.sql: 3, audit.sql: 2, words.sql: 3,
 		sweepAuditText.sql: 3, sweepAuditInPassing.sql: 3,
 	}
 	for _, limits := range []int{1, 2, ratelimit.MaxCharges} {

@@ -36,38 +36,47 @@ const (
 	hourMicros = 3_600_000_000
 )
 
+// stretch is the time that figures are of, by the clock named now: whole hours, the one that runs included, or the last 24
+// hours. Its argument says which.
+const stretch = `
+  AND at_micros >= CASE ? WHEN 1 THEN (now / 3600000000 - 23) * 3600000000 ELSE now - 86400000000 + 1 END
+  AND at_micros < (now / 3600000000 + 1) * 3600000000`
+
 var (
-	// The ends of the audit. Ids grow with time.
+	// The ends of the audit, whose ids grow with time; how many of its newest rows are read, and the time of the oldest of those.
 	auditEnds = newText(`
 SELECT
   coalesce((SELECT id FROM rate_limit_audit ORDER BY id LIMIT 1), 1),
   coalesce((SELECT id FROM rate_limit_audit ORDER BY id DESC LIMIT 1), 0),
-  ` + clock)
+  count(*),
+  coalesce(min(at_micros), 0),
+  ` + clock + `
+FROM (SELECT at_micros FROM rate_limit_audit ORDER BY id DESC LIMIT ?)`)
+
+	// The refusals of the newest rows, and of some rows, by policy and hour.
+	newestRefusals = newText(`
+SELECT policy, at_micros / 3600000000 AS hour, count(*)
+FROM
+  (SELECT policy, action, at_micros FROM rate_limit_audit ORDER BY id DESC LIMIT ?)
+  CROSS JOIN (SELECT ` + clock + ` AS now)
+WHERE action = 'refusal'` + stretch + `
+GROUP BY policy, hour
+ORDER BY policy, hour`)
+	someRefusals = newText(`
+SELECT policy, at_micros / 3600000000 AS hour, count(*)
+FROM
+  json_each(?) AS chosen
+  JOIN rate_limit_audit AS a ON a.id = chosen.value
+  CROSS JOIN (SELECT ` + clock + ` AS now)
+WHERE action = 'refusal'` + stretch + `
+GROUP BY policy, hour
+ORDER BY policy, hour`)
 
 	// The last of some rows that are older than a time, 0 for none.
 	auditBefore = newText(`
 SELECT coalesce(max(a.id), 0)
 FROM json_each(?) AS mark JOIN rate_limit_audit AS a ON a.id = mark.value
 WHERE a.at_micros < ?`)
-
-	// The refusals of a range, and of some rows, by policy and hour.
-	refusalsOfRange = newText(`
-SELECT policy, at_micros / 3600000000 AS hour, count(*)
-FROM rate_limit_audit
-WHERE id BETWEEN ? AND ?
-  AND action = 'refusal'
-  AND at_micros >= ?
-  AND at_micros < ?
-GROUP BY policy, hour
-ORDER BY policy, hour`)
-	refusalsOfRows = newText(`
-SELECT a.policy, a.at_micros / 3600000000 AS hour, count(*)
-FROM json_each(?) AS chosen JOIN rate_limit_audit AS a ON a.id = chosen.value
-WHERE a.action = 'refusal'
-  AND a.at_micros >= ?
-  AND a.at_micros < ?
-GROUP BY a.policy, hour
-ORDER BY a.policy, hour`)
 )
 
 // refusal is how many first refusals a policy had in an hour since 1970.
@@ -76,42 +85,51 @@ type refusal struct {
 	hour, n int64
 }
 
-// refusalsBetween returns the refusals of a stretch of time, which it is told the present for. It reads maxRead rows at most, and
-// some hundred to find where the stretch begins, and says whether the figures are estimates.
-func (s *Store) refusalsBetween(ctx context.Context, stretch func(now int64) (from, to int64)) (all []refusal, now int64, estimated bool, err error) {
-	outcomes, err := s.run(ctx, call{auditEnds, []any{s.now()}})
-	if err != nil {
-		return nil, 0, false, err
+// refusalsOf returns a day's refusals, of whole hours or of the last 24, the store's present, and whether the figures are estimates.
+// It is one request, in which other calls go along, where the newest rows reach back so far, and at most three more otherwise.
+func (s *Store) refusalsOf(ctx context.Context, hours bool, others ...call) (all []refusal, now int64, estimated bool, outcomes []outcome, err error) {
+	which := int64(0)
+	if hours {
+		which = 1
 	}
-	var first, last int64
-	if err := scan(outcomes[0].rows, &first, &last, &now); err != nil {
-		return nil, 0, false, err
+	calls := append(others,
+		call{auditEnds, []any{s.now(), int64(maxRead)}}, call{newestRefusals, []any{int64(maxRead), s.now(), which}})
+	if outcomes, err = s.run(ctx, calls...); err != nil {
+		return nil, 0, false, nil, err
 	}
-	from, to := stretch(now)
-	if first, err = s.firstSince(ctx, first, last, from); err != nil {
-		return nil, 0, false, err
+	found := outcomes[len(others)+1]
+	var first, last, read, oldest int64
+	if err := scan(outcomes[len(others)].rows, &first, &last, &read, &oldest, &now); err != nil {
+		return nil, 0, false, nil, err
+	}
+	from := now - RefusalHours*hourMicros + 1
+	if hours {
+		from = (now/hourMicros - RefusalHours + 1) * hourMicros
 	}
 	each := int64(1)
-	read := call{refusalsOfRange, []any{first, last, from, to}}
-	if last-first >= maxRead {
-		each, estimated = (last-first)/maxRead+1, true
-		read = call{refusalsOfRows, []any{evenly(first, last, each), from, to}}
+	if read == maxRead && oldest >= from {
+		if first, err = s.firstSince(ctx, first, last, from); err != nil {
+			return nil, 0, false, nil, err
+		}
+		each = (last-first)/maxRead + 1
+		some, err := s.run(ctx, call{someRefusals, []any{evenly(first, last, each), s.now(), which}})
+		if err != nil {
+			return nil, 0, false, nil, err
+		}
+		found = some[0]
 	}
-	if outcomes, err = s.run(ctx, read); err != nil {
-		return nil, 0, false, err
-	}
-	for _, row := range outcomes[0].rows {
+	for _, row := range found.rows {
 		if len(row) != 3 {
-			return nil, 0, false, errNonsense
+			return nil, 0, false, nil, errNonsense
 		}
 		one := refusal{policy: row[0]}
 		if err := scan([][]string{row[1:]}, &one.hour, &one.n); err != nil {
-			return nil, 0, false, err
+			return nil, 0, false, nil, err
 		}
 		one.n *= each
 		all = append(all, one)
 	}
-	return all, now, estimated, nil
+	return all, now, each > 1, outcomes, nil
 }
 
 // firstSince moves the first of many rows on towards the first one of a time. Where the clock stepped back, ids are not quite in
@@ -149,12 +167,10 @@ func evenly(first, last, distance int64) string {
 }
 
 // Refusals tells of each policy that refused something, in the order of names. It names no key, and reads a bounded number of
-// rows, however many are kept. Config.Deadline bounds each of its four calls.
+// rows, however many are kept. Config.Deadline bounds each of its requests: one, and at most three more where there are many.
 func (s *Store) Refusals(ctx context.Context) (HourlyRefusals, error) {
 	const before = RefusalHours - 1
-	found, now, estimated, err := s.refusalsBetween(ctx, func(now int64) (from, to int64) {
-		return (now/hourMicros - before) * hourMicros, (now/hourMicros + 1) * hourMicros
-	})
+	found, now, estimated, _, err := s.refusalsOf(ctx, true)
 	if err != nil {
 		return HourlyRefusals{}, wrap("refusals", err)
 	}
@@ -199,9 +215,10 @@ SELECT coalesce(max(key), 0), count(*) FROM (SELECT key FROM rate_limits ORDER B
 )
 
 // Counts tells of every policy that has a key or a refusal, in the order of names. It names no key, changes nothing, and reads a
-// bounded number of rows, however many are kept. Config.Deadline bounds each of its six calls.
+// bounded number of rows, however many are kept. Config.Deadline bounds each of its requests, as many as those of Refusals.
 func (s *Store) Counts(ctx context.Context) ([]Count, error) {
-	outcomes, err := s.run(ctx, call{activeKeysRead, []any{int64(maxRead)}})
+	found, _, estimated, outcomes, err := s.refusalsOf(ctx, false,
+		call{activeKeysRead, []any{int64(maxRead)}}, call{activeKeys, []any{s.now(), int64(maxRead)}})
 	if err != nil {
 		return nil, wrap("counts", err)
 	}
@@ -209,23 +226,12 @@ func (s *Store) Counts(ctx context.Context) ([]Count, error) {
 	if err := scan(outcomes[0].rows, &last, &read); err != nil {
 		return nil, err
 	}
-	share, estimated := 1.0, read == maxRead
-	if estimated {
+	share := 1.0
+	if read == maxRead {
 		share = (float64(last) + 1) / math.MaxInt64
 	}
-	if outcomes, err = s.run(ctx, call{activeKeys, []any{s.now(), int64(maxRead)}}); err != nil {
-		return nil, wrap("counts", err)
-	}
 	var all []Count
-	of := func(policy string) *Count {
-		i := slices.IndexFunc(all, func(known Count) bool { return known.Policy == policy })
-		if i < 0 {
-			i = len(all)
-			all = append(all, Count{Policy: policy})
-		}
-		return &all[i]
-	}
-	for _, row := range outcomes[0].rows {
+	for _, row := range outcomes[1].rows {
 		var n int64
 		if len(row) != 2 {
 			return nil, errNonsense
@@ -233,18 +239,16 @@ func (s *Store) Counts(ctx context.Context) ([]Count, error) {
 		if err := scan([][]string{row[1:]}, &n); err != nil {
 			return nil, err
 		}
-		*of(row[0]) = Count{Policy: row[0], ActiveKeys: int64(math.Round(float64(n) / share)), Estimated: estimated}
-	}
-	found, _, estimated, err := s.refusalsBetween(ctx, func(now int64) (from, to int64) {
-		return now - RefusalHours*hourMicros + 1, math.MaxInt64
-	})
-	if err != nil {
-		return nil, wrap("counts", err)
+		all = append(all, Count{Policy: row[0], ActiveKeys: int64(math.Round(float64(n) / share)), Estimated: read == maxRead})
 	}
 	for _, one := range found {
-		count := of(one.policy)
-		count.Refusals += one.n
-		count.Estimated = count.Estimated || estimated
+		i := slices.IndexFunc(all, func(known Count) bool { return known.Policy == one.policy })
+		if i < 0 {
+			i = len(all)
+			all = append(all, Count{Policy: one.policy})
+		}
+		all[i].Refusals += one.n
+		all[i].Estimated = all[i].Estimated || estimated
 	}
 	slices.SortFunc(all, func(a, b Count) int { return strings.Compare(a.Policy, b.Policy) })
 	return all, nil

@@ -122,7 +122,7 @@ func TestOperatorsViewsReadNoMoreOfMoreRows(t *testing.T) {
 		}
 	}
 	for name, rows := range read {
-		if rows[0] < 100 || rows[1] > rows[0]*3/2 || rows[1] > 20_000 {
+		if rows[0] < 100 || rows[1] > rows[0]*3/2 || rows[1] > 30_000 {
 			t.Errorf("%s reads %d rows of 10,000 and %d of 70,000", name, rows[0], rows[1])
 		}
 	}
