@@ -49,8 +49,9 @@ func TestShardsOfMemoryStores(t *testing.T) {
 				sweeping := newShards(t, shardsOf(stores...), nil)
 				stores = append(stores, steady...)
 				return storetest.Harness{
-					Store:  sweeping,
-					Steady: newShards(t, shardsOf(steady...), nil),
+					Streams: 150, // each of the stores plays 500 by itself
+					Store:   sweeping,
+					Steady:  newShards(t, shardsOf(steady...), nil),
 					Audits: func() (audits []ratelimit.Audit) {
 						for _, store := range stores {
 							audits = append(audits, store.Audits()...)

@@ -339,26 +339,38 @@ func TestTheDeployButtonAsksForSettingsOfTheTable(t *testing.T) {
 	}
 }
 
-// The tests that run without the race detector are there, in the packages that are said: of a name that nothing has, nothing would run.
-func TestTheTestsThatRunInTurnAreThere(t *testing.T) {
-	names := strings.Split(strings.TrimSuffix(strings.TrimPrefix(inTurn, "^("), ")$"), "|")
-	for _, name := range names {
-		found := false
-		for _, directory := range packagesInTurn {
-			files, err := filepath.Glob(filepath.Join("../..", directory, "*_test.go"))
+// The tests of packages that run mostly without the race detector run under it where goroutines work at once, and every word of the
+// pattern that names them names one.
+func TestTheTestsWithGoroutinesRunUnderTheRaceDetector(t *testing.T) {
+	pattern := regexp.MustCompile(racedElsewhere)
+	function := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	goroutine := regexp.MustCompile(`\.Go\(func|\bgo func`)
+	var all []string
+	for _, directory := range packagesRacedElsewhere {
+		files, err := filepath.Glob(filepath.Join("../..", directory, "*_test.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %v, %v", directory, files, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, file := range files {
-				text, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
+			for _, part := range strings.Split(string(text), "\n}\n") { // a function, with what is before it
+				name := function.FindStringSubmatch(part)
+				if name == nil {
+					continue
 				}
-				found = found || strings.Contains(string(text), "\nfunc "+name+"(t *testing.T) {")
+				all = append(all, name[1])
+				if goroutine.MatchString(part) && !pattern.MatchString(name[1]) {
+					t.Errorf("%s: %s has goroutines and no word of racedElsewhere", file, name[1])
+				}
 			}
 		}
-		if !found {
-			t.Errorf("%v have no %s", packagesInTurn, name)
+	}
+	for _, word := range strings.Split(racedElsewhere, "|") {
+		if !slices.ContainsFunc(all, func(name string) bool { return strings.Contains(name, word) }) {
+			t.Errorf("no test has the word %s", word)
 		}
 	}
 }
