@@ -389,7 +389,7 @@ func refundsAmongSweeps(t *testing.T, s *suite) {
 		s.clock.AtMilli(pace.now + 1_000*pace.window*policy.Capacity())
 		s.sweep() // so that the next stream's sweeps meet its own rows
 	}
-	if s.streams() >= 50 && swept < 100 {
+	if s.streams() >= 50 && swept < int64(s.scaled(100)) {
 		t.Fatalf("only %d rows were swept", swept)
 	}
 }
