@@ -356,7 +356,7 @@ func (p Policy) after(s State, step step, cost int64) State {
 		BehindMicros:  step.highMicros - step.nowMicros,
 		PassedMicros:  step.passed,
 		Epoch:         step.epoch,
-		Sequence:      max(s.Sequence+1, step.highMicros),
+		Sequence:      min(max(s.Sequence, step.highMicros-1), 1<<62) + 1, // a stored number may be anything
 		RefusedMicros: s.RefusedMicros,
 		Override:      s.Override,
 		UntilMicros:   s.UntilMicros,

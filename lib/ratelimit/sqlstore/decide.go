@@ -363,7 +363,7 @@ func (s shape) found() string {
       WHEN high IS NULL THEN random() & 2147483647
       ELSE epoch + (at <> written OR had <> algorithm OR had_window <> window` + changedRate + `)
     END AS epoch,
-    max(coalesce(sequence, 0) + 1, coalesce(high, 0), clock) AS sequence, -- above every one that a sweep took
+    min(max(coalesce(sequence, 0), coalesce(high, 0) - 1, clock - 1), 4611686018427387904) + 1 AS sequence, -- above every one that a sweep took
     coalesce(at < written, 0) AS stepped,
     coalesce(refused, 0) AS refused,
     coalesce(override, 0) AS override,
