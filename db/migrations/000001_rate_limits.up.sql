@@ -111,7 +111,7 @@ CREATE TABLE rate_limit_refunds (
   expires_micros INTEGER NOT NULL
 ) STRICT;
 
-CREATE INDEX rate_limit_refunds_of_buckets ON rate_limit_refunds (key) WHERE algorithm >= 4;
+CREATE INDEX rate_limit_refunds_of_buckets ON rate_limit_refunds (key) WHERE algorithm >= 4 AND given > 0;
 
 -- A charge is taken out of its key where it still stands: in a window of its own or, for the sliding window, the next; in the
 -- log where its entries are; in a token bucket as much as was not refilled since. In a queue all keep their places, and the row
@@ -157,6 +157,17 @@ BEGIN
     AND instr(log, unhex(printf('%016x', NEW.charged_micros - rest))) % 8 = 1
     AND substr(log, instr(log, unhex(printf('%016x', NEW.charged_micros - rest))) + 8 * (NEW.cost - 1), 8)
       = unhex(printf('%016x', NEW.charged_micros - rest));
+
+  -- Vacant places of the queue whose turn is over are no more to be looked at.
+  UPDATE rate_limit_refunds
+  SET given = 0
+  WHERE key = NEW.key
+    AND algorithm >= 4
+    AND given > 0
+    AND algorithm = 5
+    AND NEW.algorithm = 5
+    AND debt <= min((NEW.at_micros - charged_micros) / 1000, 576460752303423488 / (SELECT per FROM rate_limits WHERE key = NEW.key))
+      * (SELECT per FROM rate_limits WHERE key = NEW.key);
 
   -- Ids are random, so that each row visits a few others, wherever they are, and takes away those that are of no use any more.
   DELETE FROM rate_limit_refunds

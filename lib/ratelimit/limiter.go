@@ -447,7 +447,17 @@ func checkRows(entries []Entry, rows []Row) error {
 func (e Entry) chargedAs(row Row) bool {
 	state := row.State
 	return e.Cost > 0 && state.Algorithm == e.Policy.Algorithm && row.NowMicros == state.HighMicros-state.BehindMicros &&
-		(row.Uncounted && state.Override == Exempt || state.Used >= e.Cost && state.Used <= e.Policy.Capacity())
+		(row.Uncounted && state.Override == Exempt || state.standsFor(e))
+}
+
+// standsFor reports whether a state can be what a counted charge left. In a queue the place counts: what waits behind a vacant place
+// may be more than a queue that was made shorter holds.
+func (s State) standsFor(e Entry) bool {
+	if e.Policy.Algorithm == LeakyBucket {
+		ms := e.Policy.Window.Milliseconds()
+		return s.Place >= e.Cost*ms && s.Place <= e.Policy.Capacity()*ms
+	}
+	return s.Used >= e.Cost && s.Used <= e.Policy.Capacity()
 }
 
 // conclude turns what the store did into an answer. The verdict comes from what the store charged; the states say only what

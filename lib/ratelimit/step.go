@@ -311,6 +311,11 @@ func (p Policy) findVacancy(out *step, cost int64) {
 		if units <= 0 {
 			continue
 		}
+		// Of a place only what lies within the queue counts: that may be shorter now than when the place was given.
+		units = min(units, (p.Capacity()*ms-start)/ms)
+		if units <= 0 {
+			continue
+		}
 		out.remaining += units
 		if cost == 0 || units < cost {
 			continue

@@ -67,11 +67,12 @@ func (t *transfer) Read(p []byte) (int, error) {
 // connection can be used again. A client that was too slow, or sends too much, gets its answer at
 // once, and the connection ends.
 func (t *transfer) answering(header http.Header, bytes int) {
-	_ = t.controller.SetWriteDeadline(time.Now().Add(t.answerTime))
 	if !t.pending || !t.http1 {
+		_ = t.controller.SetWriteDeadline(time.Now().Add(t.answerTime))
 		return
 	}
-	if bytes > 0 { // or else net/http doesn't know it when the answer is flushed
+	_ = t.controller.SetWriteDeadline(time.Now().Add(t.bodyTime + t.answerTime)) // the rest of the body is read first
+	if bytes > 0 {                                                               // or else net/http doesn't know it when the answer is flushed
 		header.Set("Content-Length", strconv.Itoa(bytes))
 	}
 	if t.failed != nil || t.bytes > maxDrainBytes {

@@ -180,7 +180,7 @@ func page(root string) (http.Handler, error) {
 // two requests. The functions bound bodies and answers more tightly by themselves.
 type timeouts struct{ header, request, answer, idle time.Duration }
 
-var serverTimeouts = timeouts{header: 5 * time.Second, request: 30 * time.Second, answer: 30 * time.Second, idle: time.Minute}
+var serverTimeouts = timeouts{header: 5 * time.Second, request: 30 * time.Second, answer: time.Minute, idle: time.Minute}
 
 func newServer(handler http.Handler, log *slog.Logger, bounds timeouts) *http.Server {
 	return &http.Server{

@@ -232,7 +232,8 @@ func (s shape) vacancies(from string) string {
       SELECT min(` + what + `)
       FROM rate_limit_refunds AS r
       WHERE ` + keys + ` AND r.algorithm >= 4 AND r.algorithm = 5 AND r.epoch = q.epoch AND r.given > 0
-        AND r.given - ` + vacantPassed + ` >= q.cost` + besides + `
+        AND r.given - ` + vacantPassed + ` >= q.cost
+        AND ` + vacantTurn + ` + q.cost * q.ms <= q.most * q.ms` + besides + `
     )`
 	}
 	return `
@@ -467,6 +468,7 @@ func (s shape) vacant() string {
   SELECT group_concat(r.charged_micros || ':' || r.debt || ':' || r.given)
   FROM rate_limit_refunds AS r
   WHERE ` + keys + ` AND r.algorithm >= 4 AND r.algorithm = 5 AND r.epoch = a.epoch AND r.given > 0
+    AND r.debt > min((a.high_micros - a.behind_micros - r.charged_micros) / 1000, 576460752303423488 / a.per) * a.per
 ), '')`
 }
 

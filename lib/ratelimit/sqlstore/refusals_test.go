@@ -2,6 +2,7 @@ package sqlstore_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -190,5 +191,16 @@ func BenchmarkOperatorsViews(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// Issue 10.8: a charge that was made, and told, is no outage when only the read behind it finds the server busy.
+func TestAChargeStandsWhenOnlyTheReadBehindItIsBusy(t *testing.T) {
+	proxy := faults.Start(t, turso.StartLibSQL(t).URL)
+	store := open(databases.Open(t, proxy.URL), sqlstore.Config{SweepEvery: -1})
+	proxy.Refuse(faults.Busy()[0], func(sql string) bool { return strings.HasPrefix(strings.TrimSpace(sql), "SELECT") })
+	rows, err := store.Decide(t.Context(), []ratelimit.Entry{entry(1, "a", 3, 24*time.Hour)})
+	if err != nil || !rows[0].Charged || proxy.Refused() == 0 {
+		t.Fatalf("%+v, %v, %d refused", rows, err, proxy.Refused())
 	}
 }

@@ -205,10 +205,19 @@ func (s *Store) Decide(ctx context.Context, entries []ratelimit.Entry) ([]rateli
 		if err != nil {
 			return nil, wrap("decide", err)
 		}
-		if err := errors.Join(outcomes[0].err, outcomes[1].err); err != nil {
-			return nil, wrap("decide", err)
+		if outcomes[0].err != nil {
+			return nil, wrap("decide", outcomes[0].err)
 		}
-		if err := errors.Join(answer.written(outcomes[0].rows), answer.read(outcomes[1].rows)); err != nil {
+		if err := answer.written(outcomes[0].rows); err != nil {
+			return nil, err
+		}
+		if outcomes[1].err != nil {
+			if answer.missing == 0 && !shape.has(ratelimit.LeakyBucket) { // all was written, and has been told
+				return answer.complete()
+			}
+			return nil, wrap("read after decide", outcomes[1].err)
+		}
+		if err := answer.read(outcomes[1].rows); err != nil {
 			return nil, err
 		}
 		return answer.complete()
@@ -302,10 +311,13 @@ WITH
     SELECT
       held.id,
       coalesce(sum(CASE WHEN r.charged_at < held.charged_at AND r.given_at >= held.charged_at THEN r.given END), 0) AS given,
-      count(CASE WHEN r.given > 0 THEN 1 END) AS places
+      count(CASE
+        WHEN r.given > 0 AND r.debt > min((held.now - r.charged_micros) / 1000, 576460752303423488 / held.per) * held.per THEN 1
+      END) AS places
     FROM held LEFT JOIN rate_limit_refunds AS r
       ON (r.key = held.key OR r.key = held.other_key)
       AND r.algorithm >= 4
+      AND r.given > 0
       AND r.algorithm = held.algorithm
       AND r.epoch = held.epoch
     GROUP BY held.id

@@ -469,6 +469,18 @@ func queueKeepsItsPace(t *testing.T, s *suite) {
 	}
 	s.join(policy, 4000, -1)
 
+	// A queue that is made shorter has no places beyond its end, and the others stay.
+	s.clock.At(0)
+	policy = queued("shorter")
+	policy.Queue = 9
+	places = s.join(policy, 0, 1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 9000)
+	s.giveBackTo(places[1], places[7], places[8])
+	policy.Queue = 2
+	s.remaining(policy, 1)
+	s.join(policy, 1000, -1, -1)
+	policy.Queue = 9
+	s.join(policy, 7000, 8000, -1)
+
 	// During a rotation the place is found under either secret.
 	s.clock.At(0)
 	old, young := s.rotating(Secret, otherSecret), s.rotating(otherSecret, Secret)
