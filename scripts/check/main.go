@@ -61,7 +61,7 @@ const usage = `usage: go run ./scripts/check
 
 checks everything that CI checks: format, vet, tidiness, all tests and, with Node installed, the functions as Vercel's
 tools build and run them; with Python 3.11 or newer, a fuzzer on what public/openapi.json describes; with Chromium, the
-page. It takes about fourteen minutes on two cores. With CI set in the environment nothing may be skipped.
+page. It takes about twenty minutes on two cores. With CI set in the environment nothing may be skipped.
 Exit codes of the built program: 0 all passed, 1 something failed, 2 wrong usage. go run turns every code but 0 into 1.
 `
 
