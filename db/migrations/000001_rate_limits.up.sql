@@ -158,17 +158,6 @@ BEGIN
     AND substr(log, instr(log, unhex(printf('%016x', NEW.charged_micros - rest))) + 8 * (NEW.cost - 1), 8)
       = unhex(printf('%016x', NEW.charged_micros - rest));
 
-  -- Vacant places of the queue whose turn is over are no more to be looked at.
-  UPDATE rate_limit_refunds
-  SET given = 0
-  WHERE key = NEW.key
-    AND algorithm >= 4
-    AND given > 0
-    AND algorithm = 5
-    AND NEW.algorithm = 5
-    AND debt <= min((NEW.at_micros - charged_micros) / 1000, 576460752303423488 / (SELECT per FROM rate_limits WHERE key = NEW.key))
-      * (SELECT per FROM rate_limits WHERE key = NEW.key);
-
   -- Ids are random, so that each row visits a few others, wherever they are, and takes away those that are of no use any more.
   DELETE FROM rate_limit_refunds
   WHERE id IN (SELECT id FROM rate_limit_refunds WHERE id > NEW.id ORDER BY id LIMIT 4)
